@@ -8,8 +8,8 @@
 namespace taskd {
 namespace {
 
-using testing::ElementsAre;
-using testing::HasSubstr;
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
 
 absl::StatusOr<std::vector<std::string>> TryExpand(std::string_view list) {
   std::vector<std::string> hosts;

@@ -109,7 +109,7 @@ TEST_F(ProtectTest, ABrowserKeepsACookieOfThePortItAsksAt) {
   ASSERT_EQ(given.headers.size(), 2u);
   EXPECT_EQ(given.headers[0].second, "/page");
   const std::string set = given.headers[1].second;
-  EXPECT_THAT(set, testing::MatchesRegex("taskd_9603=[0-9a-f]{64}; Path=/; HttpOnly; SameSite=Strict"));
+  EXPECT_THAT(set, ::testing::MatchesRegex("taskd_9603=[0-9a-f]{64}; Path=/; HttpOnly; SameSite=Strict"));
   const std::string cookie = set.substr(0, set.find(';'));
   EXPECT_EQ(Ask({{"Host", "node-0:9603"}, {"Cookie", "a=b; " + cookie}}).status, 200);
   EXPECT_EQ(Ask({{"Host", "node-0:9604"}, {"Cookie", cookie}}).status, 401);

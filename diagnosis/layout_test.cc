@@ -189,13 +189,13 @@ TEST(Layout, DoesNotUseMembersThatAreNoRanks) {
     EXPECT_FALSE(layout.SetGroup(0, 0, {"g", "", {{0, 1, 1}, run}}))
         << run.first << " " << run.stride << " " << run.count;
     layout.SetGroup(1, 0, {"g", "", {}});
-    EXPECT_THAT(layout.RanksWithUnusedGroups(), testing::ElementsAre(0));
-    EXPECT_THAT(layout.Unheard(), testing::IsEmpty());
+    EXPECT_THAT(layout.RanksWithUnusedGroups(), ::testing::ElementsAre(0));
+    EXPECT_THAT(layout.Unheard(), ::testing::IsEmpty());
     layout.Rebuild();
     EXPECT_EQ(layout.group(layout.GroupOf(0, 0)).members.Expand(), (std::vector<int>{0, 1}))
         << "those who use the name";
     EXPECT_TRUE(layout.SetGroup(0, 0, Declared("g", "", {0, 1})));
-    EXPECT_THAT(layout.RanksWithUnusedGroups(), testing::IsEmpty());
+    EXPECT_THAT(layout.RanksWithUnusedGroups(), ::testing::IsEmpty());
   }
 }
 
@@ -246,18 +246,18 @@ TEST(Layout, AJobOfAllRanksFits) {
   layout.Rebuild();
   EXPECT_EQ(layout.groups_cost().members, size_t{5} * kMaxRanks);
   EXPECT_LT(layout.groups_cost().bytes, size_t{56} << 20);
-  EXPECT_THAT(layout.Unheard(), testing::IsEmpty());
+  EXPECT_THAT(layout.Unheard(), ::testing::IsEmpty());
 }
 
 TEST(Layout, KnowsMembersThatNobodyHasHeardOf) {
   Layout layout;
   layout.SetGroup(0, 0, Declared("g", "", {0, 2, 4}));
   layout.SetGroup(2, 0, Declared("g", "", {0, 2, 4}));
-  EXPECT_THAT(layout.Unheard(), testing::ElementsAre(4));
+  EXPECT_THAT(layout.Unheard(), ::testing::ElementsAre(4));
   const uint64_t version = layout.version();
   layout.SetPlace(4, {0, "host", 1});
   EXPECT_NE(layout.version(), version);
-  EXPECT_THAT(layout.Unheard(), testing::IsEmpty());
+  EXPECT_THAT(layout.Unheard(), ::testing::IsEmpty());
 }
 
 }  // namespace

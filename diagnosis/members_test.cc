@@ -33,7 +33,7 @@ TEST(Members, AreThoseOfTheListThatTheyWereMadeOf) {
 TEST(Members, AStrideBehindTheLastOneIsNoRankAndNoTrouble) {
   const std::vector<MemberRun> runs = {{65535, 2147483647, 1}, {3, -2147483648, 1}};
   ASSERT_TRUE(Members::IsUsable(runs));
-  EXPECT_THAT(Members(runs).Expand(), testing::ElementsAre(65535, 3));
+  EXPECT_THAT(Members(runs).Expand(), ::testing::ElementsAre(65535, 3));
 }
 
 TEST(Members, AreNeighboursWhereEachFollowsTheOther) {

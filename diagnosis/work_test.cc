@@ -13,9 +13,9 @@
 namespace taskd::diagnosis {
 namespace {
 
-using testing::ElementsAre;
-using testing::HasSubstr;
-using testing::IsEmpty;
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+using ::testing::IsEmpty;
 
 // Steps of one class. `own` and `work` say what each rank has in a step.
 class Job {

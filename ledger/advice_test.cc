@@ -9,8 +9,8 @@
 namespace taskd::ledger {
 namespace {
 
-using testing::HasSubstr;
-using testing::IsEmpty;
+using ::testing::HasSubstr;
+using ::testing::IsEmpty;
 
 // 100 h of 10 slots, all productive but for what is given.
 Report JobOf(std::initializer_list<std::pair<Category, double>> lost_h, uint64_t failures = 0) {

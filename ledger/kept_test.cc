@@ -6,8 +6,8 @@
 namespace taskd::ledger {
 namespace {
 
-using testing::HasSubstr;
-using testing::MatchesRegex;
+using ::testing::HasSubstr;
+using ::testing::MatchesRegex;
 
 KeptLedger Example() {
   KeptLedger ledger;

@@ -9,8 +9,8 @@
 namespace taskd::ledger {
 namespace {
 
-using testing::ElementsAre;
-using testing::HasSubstr;
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
 
 constexpr int64_t kUnix = 1'700'000'000'000'000'000;
 
@@ -103,7 +103,7 @@ TEST(LedgerTest, AJobFromItsStartToItsEnd) {
   EXPECT_NEAR(At(seconds, Category::kProductive), 4 * 11, 1e-6);
   EXPECT_NEAR(At(seconds, Category::kOther), 4 * 2, 1e-6);
   EXPECT_NEAR(report.rank_s, 4 * 23, 1e-6);
-  EXPECT_THAT(report.incidents, testing::IsEmpty());
+  EXPECT_THAT(report.incidents, ::testing::IsEmpty());
   ASSERT_EQ(report.attempts.size(), 1u);
   EXPECT_EQ(report.attempts[0].outcome, "ended");
   EXPECT_EQ(report.attempts[0].until_ns, kUnix + Ns(23));

@@ -7,7 +7,7 @@
 namespace taskd::ledger {
 namespace {
 
-using testing::HasSubstr;
+using ::testing::HasSubstr;
 
 Report Example() {
   Report report;
@@ -112,7 +112,7 @@ TEST(RenderTest, TextForPeople) {
       text,
       HasSubstr(
           "#4 2023-11-14T22:13:21.000Z rank_exit: rank 1 \\x1b was killed\n   700.0 rank-seconds: redone 700.0\n"));
-  EXPECT_THAT(RenderText(Example(), "default/job", 0), testing::Not(HasSubstr("#4")));
+  EXPECT_THAT(RenderText(Example(), "default/job", 0), ::testing::Not(HasSubstr("#4")));
 }
 
 }  // namespace

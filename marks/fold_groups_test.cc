@@ -30,7 +30,7 @@ TEST(FoldGroups, AFileThatChangesForEverTakesNoMore) {
     ASSERT_EQ(groups.IndexOf("g" + std::to_string(i)), static_cast<uint32_t>(i));
   }
   EXPECT_EQ(groups.all()[3].members.size(), most / 4);
-  EXPECT_THAT(groups.all()[199].members, testing::IsEmpty()) << "its name is known";
+  EXPECT_THAT(groups.all()[199].members, ::testing::IsEmpty()) << "its name is known";
   EXPECT_LE(MemberBytes(groups), FoldGroups::kMaxMemberBytes);
   // What is announced and not seen in marks has the same room, and a group has it once, however often it is announced.
   FoldGroups others;
@@ -39,7 +39,7 @@ TEST(FoldGroups, AFileThatChangesForEverTakesNoMore) {
   EXPECT_EQ(others.all()[0].members.size(), most);
   others.Announce({Scattered("g", most), Scattered("more", 1)});
   ASSERT_EQ(others.IndexOf("more"), 1u);
-  EXPECT_THAT(others.all()[1].members, testing::IsEmpty());
+  EXPECT_THAT(others.all()[1].members, ::testing::IsEmpty());
 }
 
 }  // namespace

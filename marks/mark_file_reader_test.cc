@@ -113,7 +113,7 @@ TEST(ParseMarkRecord, RefusesWhatIsNoMark) {
   }
 }
 
-class MarkFileReaderTest : public testing::Test {
+class MarkFileReaderTest : public ::testing::Test {
  protected:
   void SetUp() override {
     char name[] = "/tmp/mark_file_reader_test.XXXXXX";
@@ -148,7 +148,7 @@ TEST_F(MarkFileReaderTest, ReadsFilesInTheOrderOfTheirNumbers) {
   absl::StatusOr<MarkFileReader> reader = MarkFileReader::Open(dir_);
   ASSERT_TRUE(reader.ok()) << reader.status();
   EXPECT_EQ(reader->total_bytes(), 4 * Line(1).size());
-  EXPECT_THAT(Rest(*reader), testing::ElementsAre(1, 2, 3, 4));
+  EXPECT_THAT(Rest(*reader), ::testing::ElementsAre(1, 2, 3, 4));
   EXPECT_EQ(reader->read_bytes(), reader->total_bytes());
   EXPECT_EQ(reader->broken_lines(), 0u);
   EXPECT_TRUE(reader->status().ok());
@@ -159,7 +159,7 @@ TEST_F(MarkFileReaderTest, CountsBrokenLinesAndGoesOn) {
   Write("2", Line(4));
   absl::StatusOr<MarkFileReader> reader = MarkFileReader::Open(dir_);
   ASSERT_TRUE(reader.ok());
-  EXPECT_THAT(Rest(*reader), testing::ElementsAre(1, 2, 4));
+  EXPECT_THAT(Rest(*reader), ::testing::ElementsAre(1, 2, 4));
   EXPECT_EQ(reader->broken_lines(), 2u);
 }
 
@@ -167,17 +167,17 @@ TEST_F(MarkFileReaderTest, ALineThatIsBeingWrittenIsLeftForLater) {
   Write("1", Line(1) + Line(2).substr(0, 50));
   absl::StatusOr<MarkFileReader> reader = MarkFileReader::Open(dir_);
   ASSERT_TRUE(reader.ok());
-  EXPECT_THAT(Rest(*reader), testing::ElementsAre(1));
+  EXPECT_THAT(Rest(*reader), ::testing::ElementsAre(1));
   EXPECT_EQ(reader->broken_lines(), 0u);
   Write("1", Line(2).substr(50) + Line(3));
-  EXPECT_THAT(Rest(*reader), testing::ElementsAre(2, 3));
+  EXPECT_THAT(Rest(*reader), ::testing::ElementsAre(2, 3));
   std::string last = Line(4);
   last.pop_back();
   Write("1", last);
-  EXPECT_THAT(Rest(*reader), testing::ElementsAre(4));
-  EXPECT_THAT(Rest(*reader), testing::ElementsAre());
+  EXPECT_THAT(Rest(*reader), ::testing::ElementsAre(4));
+  EXPECT_THAT(Rest(*reader), ::testing::ElementsAre());
   Write("1", "\n" + Line(5));
-  EXPECT_THAT(Rest(*reader), testing::ElementsAre(5));
+  EXPECT_THAT(Rest(*reader), ::testing::ElementsAre(5));
   EXPECT_EQ(reader->broken_lines(), 0u);
 }
 
@@ -209,7 +209,7 @@ TEST_F(MarkFileReaderTest, SaysWhatIsWrongWithADirectory) {
   EXPECT_EQ(MarkFileReader::Open(dir_ + "/link").status().code(), absl::StatusCode::kFailedPrecondition);
   absl::StatusOr<MarkFileReader> empty = MarkFileReader::Open(dir_);
   ASSERT_TRUE(empty.ok());
-  EXPECT_THAT(Rest(*empty), testing::IsEmpty());
+  EXPECT_THAT(Rest(*empty), ::testing::IsEmpty());
 }
 
 }  // namespace

@@ -160,7 +160,7 @@ TEST(MarkFold, CutsUpAPipelineStep) {
   EXPECT_EQ(fold.period_ns(), fold.covered_ns + fold.head_ns + fold.tail_ns + fold.lead_ns + recv->gap_ns +
                                   send->gap_ns + scatter->gap_ns + gather->gap_ns);
 
-  EXPECT_THAT(rank.fold().groups(), testing::ElementsAre(pp, dp));
+  EXPECT_THAT(rank.fold().groups(), ::testing::ElementsAre(pp, dp));
   EXPECT_EQ(rank.fold().device_id(), -1);
 }
 
@@ -213,8 +213,8 @@ TEST(MarkFold, DeviceRecordsCount) {
   EXPECT_EQ(fold.issues, 2u);
   EXPECT_DOUBLE_EQ(Ms(fold.issue_p10_ns), 19);
   EXPECT_DOUBLE_EQ(Ms(fold.issue_p50_ns), 19);
-  EXPECT_THAT(fold.samples, testing::ElementsAre(OpSample{0, CommOp::kAllReduce, 0, Rank::At(220), Rank::At(230)},
-                                                 OpSample{0, CommOp::kAllReduce, 1, Rank::At(250), Rank::At(260)}));
+  EXPECT_THAT(fold.samples, ::testing::ElementsAre(OpSample{0, CommOp::kAllReduce, 0, Rank::At(220), Rank::At(230)},
+                                                   OpSample{0, CommOp::kAllReduce, 1, Rank::At(250), Rank::At(260)}));
   EXPECT_EQ(rank.fold().device_id(), 3);
 }
 
@@ -337,7 +337,7 @@ TEST(MarkFold, AnOperationOverTheEndOfAStepCoversPartsOfBoth) {
   ASSERT_NE(gather, nullptr);
   EXPECT_DOUBLE_EQ(Ms(gather->duration_ns), 25);
   EXPECT_EQ(gather->gaps, 0u);
-  EXPECT_THAT(fold.samples, testing::ElementsAre(OpSample{0, CommOp::kAllReduce, 0, Rank::At(150), Rank::At(160)}));
+  EXPECT_THAT(fold.samples, ::testing::ElementsAre(OpSample{0, CommOp::kAllReduce, 0, Rank::At(150), Rank::At(160)}));
   EXPECT_EQ(fold.broken, 0u);
 }
 
@@ -434,8 +434,8 @@ TEST(MarkFold, WithoutCommunicationMarksThePeriodIsHead) {
   EXPECT_DOUBLE_EQ(Ms(fold.tail_ns), 0);
   EXPECT_DOUBLE_EQ(Ms(fold.covered_ns), 0);
   EXPECT_DOUBLE_EQ(Ms(fold.dataloader_own_ns), 4);
-  EXPECT_THAT(fold.ops, testing::IsEmpty());
-  EXPECT_THAT(fold.samples, testing::IsEmpty());
+  EXPECT_THAT(fold.ops, ::testing::IsEmpty());
+  EXPECT_THAT(fold.samples, ::testing::IsEmpty());
   EXPECT_TRUE(fold.host_only);
 }
 
@@ -450,7 +450,7 @@ TEST(MarkFold, ThePeriodIsUnknownWhereStepsWereLeftOut) {
     at += 100;
     known.push_back(rank.folds.back().previous_end_ns != 0);
   }
-  EXPECT_THAT(known, testing::ElementsAre(false, true, true, false, true, false, true, true, true, true, true));
+  EXPECT_THAT(known, ::testing::ElementsAre(false, true, true, false, true, false, true, true, true, true, true));
 }
 
 TEST(MarkFold, TheOuterOfTwoRangesOfAStepCounts) {
@@ -541,7 +541,7 @@ TEST(MarkFold, AStepWithoutItsDeviceRecordsIsLeftOut) {
   rank.fold().Finish();
   std::vector<int64_t> steps;
   for (const StepFold& fold : rank.folds) steps.push_back(fold.step);
-  EXPECT_THAT(steps, testing::ElementsAre(1, 2, 4, 5));
+  EXPECT_THAT(steps, ::testing::ElementsAre(1, 2, 4, 5));
   EXPECT_NE(rank.folds[1].previous_end_ns, 0u);
   EXPECT_EQ(rank.folds[2].previous_end_ns, 0u);
   EXPECT_NE(rank.folds[3].previous_end_ns, 0u);
@@ -598,9 +598,9 @@ TEST(MarkFold, SamplesAreChosenByNumber) {
     chosen.emplace_back(sample.op, sample.number);
   }
   using Pair = std::pair<CommOp, uint32_t>;
-  EXPECT_THAT(chosen, testing::ElementsAre(Pair(CommOp::kAllReduce, 0), Pair(CommOp::kAllGather, 0),
-                                           Pair(CommOp::kAllReduce, 1), Pair(CommOp::kAllGather, 1),
-                                           Pair(CommOp::kAllReduce, 4), Pair(CommOp::kAllReduce, 16)));
+  EXPECT_THAT(chosen, ::testing::ElementsAre(Pair(CommOp::kAllReduce, 0), Pair(CommOp::kAllGather, 0),
+                                             Pair(CommOp::kAllReduce, 1), Pair(CommOp::kAllGather, 1),
+                                             Pair(CommOp::kAllReduce, 4), Pair(CommOp::kAllReduce, 16)));
 }
 
 TEST(MarkFold, OnlyTheLargestKeysStay) {
@@ -628,7 +628,7 @@ TEST(MarkFold, OnlyTheLargestKeysStay) {
   }
   EXPECT_EQ(count, 50u);
   EXPECT_DOUBLE_EQ(Ms(duration_ns), 50.0 * 51 / 2);
-  EXPECT_THAT(rank.folds[0].samples, testing::ElementsAre(testing::Field(&OpSample::op, CommOp::kBarrier)))
+  EXPECT_THAT(rank.folds[0].samples, ::testing::ElementsAre(::testing::Field(&OpSample::op, CommOp::kBarrier)))
       << "a send ends at other times on its two ranks";
 }
 
@@ -661,7 +661,7 @@ TEST(MarkFold, LearnsGroupsLate) {
   rank.fold().SetGroups({{"a", "tp", {{0, 1, 2}}}, {"b", "dp", {{0, 2, 4}}}, {"c", "cp", {}}});
   EXPECT_NE(rank.fold().groups_version(), version);
   EXPECT_THAT(rank.fold().groups(),
-              testing::ElementsAre(GroupInfo{"b", "dp", {{0, 2, 4}}}, GroupInfo{"a", "tp", {{0, 1, 2}}}));
+              ::testing::ElementsAre(GroupInfo{"b", "dp", {{0, 2, 4}}}, GroupInfo{"a", "tp", {{0, 1, 2}}}));
   const uint64_t again = rank.fold().groups_version();
   rank.fold().SetGroups({{"a", "tp", {{0, 1, 2}}}});
   EXPECT_EQ(rank.fold().groups_version(), again);
@@ -757,7 +757,7 @@ TEST(MarkFold, TimeThatGoesBackLeavesAStepOut) {
   rank.End(4, 790);
   std::vector<int64_t> steps;
   for (const StepFold& fold : rank.folds) steps.push_back(fold.step);
-  EXPECT_THAT(steps, testing::ElementsAre(0, 2, 3));
+  EXPECT_THAT(steps, ::testing::ElementsAre(0, 2, 3));
   EXPECT_EQ(rank.folds[1].previous_end_ns, 0u);
   EXPECT_DOUBLE_EQ(Ms(rank.folds[2].period_ns()), 100);
 }

@@ -26,8 +26,8 @@ TEST(ParallelGroup, ReadsTheContractsForm) {
     "b": {"global_ranks": [3, 11, 19], "group_name": "default_group", "group_rank": 0}
 })");
   ASSERT_TRUE(groups.ok()) << groups.status();
-  EXPECT_THAT(*groups, testing::ElementsAre(GroupInfo{"group_name_12", "tp", {{0, 1, 2}}},
-                                            GroupInfo{"b", "default_group", {{3, 8, 3}}}));
+  EXPECT_THAT(*groups, ::testing::ElementsAre(GroupInfo{"group_name_12", "tp", {{0, 1, 2}}},
+                                              GroupInfo{"b", "default_group", {{3, 8, 3}}}));
 }
 
 TEST(ParallelGroup, LeavesOutWhatItDoesNotKnow) {
@@ -35,8 +35,8 @@ TEST(ParallelGroup, LeavesOutWhatItDoesNotKnow) {
       R"({"a": {"more": {"group_name": "x", "global_ranks": [7]}, "global_ranks": [1, -2, 3.5, "4", [5], {"global_ranks": 6},
       99999999999, 8], "ranks": [9], "group_name": 17, "none": null}, "b": {}})");
   ASSERT_TRUE(groups.ok()) << groups.status();
-  EXPECT_THAT(*groups, testing::ElementsAre(GroupInfo{"a", "", {{1, 7, 2}}}, GroupInfo{"b", "", {}}));
-  EXPECT_THAT(*ParseParallelGroups("{}"), testing::IsEmpty());
+  EXPECT_THAT(*groups, ::testing::ElementsAre(GroupInfo{"a", "", {{1, 7, 2}}}, GroupInfo{"b", "", {}}));
+  EXPECT_THAT(*ParseParallelGroups("{}"), ::testing::IsEmpty());
 }
 
 TEST(ParallelGroup, RefusesAnythingElse) {
@@ -54,7 +54,7 @@ TEST(ParallelGroup, AListOfManyMembersIsOneRun) {
   for (int rank = 1; rank < 16384; ++rank) text += "," + std::to_string(rank);
   absl::StatusOr<std::vector<GroupInfo>> groups = ParseParallelGroups(text + "]}}");
   ASSERT_TRUE(groups.ok()) << groups.status();
-  EXPECT_THAT((*groups)[0].members, testing::ElementsAre(MemberRun{0, 1, 16384}));
+  EXPECT_THAT((*groups)[0].members, ::testing::ElementsAre(MemberRun{0, 1, 16384}));
 }
 
 // What is no JSON must not be accepted, nor a number read as another one.
@@ -75,7 +75,7 @@ TEST(ParallelGroup, IsReadStrictly) {
   absl::StatusOr<std::vector<GroupInfo>> groups = ParseParallelGroups(
       R"({"a": {"global_ranks": [5, 2147483647, 2147483648, 99999999999, 1e1, 6]}, "é": {"group_name": "t\u0070"}})");
   ASSERT_TRUE(groups.ok()) << groups.status();
-  EXPECT_THAT(ExpandMembers((*groups)[0].members, 10), testing::ElementsAre(5, 2147483647, 6));
+  EXPECT_THAT(ExpandMembers((*groups)[0].members, 10), ::testing::ElementsAre(5, 2147483647, 6));
   EXPECT_EQ((*groups)[1].name, "é");
   EXPECT_EQ((*groups)[1].label, "tp");
 }
@@ -92,7 +92,7 @@ TEST(ParallelGroup, SaysWhatIsWrongAndWhere) {
             "parallel_group.json: byte 517: a name has more than 512 bytes");
   std::string many = "{";
   for (size_t i = 0; i <= kMaxParallelGroups; ++i) many += "\"g\": {},";
-  EXPECT_THAT(error_of(many), testing::EndsWith(": more than 1024 groups"));
+  EXPECT_THAT(error_of(many), ::testing::EndsWith(": more than 1024 groups"));
 }
 
 TEST(ParallelGroup, ReadsFilesButNoLinks) {
@@ -103,14 +103,14 @@ TEST(ParallelGroup, ReadsFilesButNoLinks) {
   EXPECT_EQ(ReadParallelGroups(path).status().code(), absl::StatusCode::kNotFound);
   std::ofstream(path) << R"({"a": {"group_name": "dp", "global_ranks": [4]}})";
   ASSERT_TRUE(ReadParallelGroups(path).ok());
-  EXPECT_THAT(*ReadParallelGroups(path), testing::ElementsAre(GroupInfo{"a", "dp", {{4, 1, 1}}}));
+  EXPECT_THAT(*ReadParallelGroups(path), ::testing::ElementsAre(GroupInfo{"a", "dp", {{4, 1, 1}}}));
   ASSERT_EQ(symlink(path.c_str(), (dir + "/link").c_str()), 0);
   EXPECT_EQ(ReadParallelGroups(dir + "/link").status().code(), absl::StatusCode::kFailedPrecondition);
   EXPECT_EQ(ReadParallelGroups(dir).status().code(), absl::StatusCode::kFailedPrecondition);
   std::ofstream(path) << "{";
   absl::Status broken = ReadParallelGroups(path).status();
   EXPECT_EQ(broken.code(), absl::StatusCode::kInvalidArgument);
-  EXPECT_THAT(std::string(broken.message()), testing::HasSubstr(path));
+  EXPECT_THAT(std::string(broken.message()), ::testing::HasSubstr(path));
   std::filesystem::remove_all(dir);
 }
 

@@ -32,7 +32,7 @@ TEST(IsBlocking, CollectivesByTheLabel) {
 }
 
 TEST(Members, AreRunsInTheirOrder) {
-  using testing::ElementsAre;
+  using ::testing::ElementsAre;
   EXPECT_THAT(CompressMembers({}), ElementsAre());
   EXPECT_THAT(CompressMembers({5}), ElementsAre(MemberRun{5, 1, 1}));
   EXPECT_THAT(CompressMembers({0, 1, 2, 3}), ElementsAre(MemberRun{0, 1, 4}));
@@ -52,7 +52,7 @@ TEST(Members, ComeBackAsTheyWere) {
 }
 
 TEST(Members, ExpandOnlySoFar) {
-  using testing::ElementsAre;
+  using ::testing::ElementsAre;
   EXPECT_THAT(ExpandMembers({{0, 1, INT_MAX}}, 3), ElementsAre(0, 1, 2));
   EXPECT_THAT(ExpandMembers({{0, 1, 2}, {8, 1, 2}}, 3), ElementsAre(0, 1, 8));
   EXPECT_THAT(ExpandMembers({{0, 1, -5}, {3, 1, 1}}, 3), ElementsAre(3));

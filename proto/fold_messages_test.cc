@@ -120,7 +120,7 @@ TEST(FoldMessages, RefusesWhatIsNoFold) {
     absl::StatusOr<StepFold> read = Read(message);
     EXPECT_EQ(read.status().code(), absl::StatusCode::kInvalidArgument) << why;
     EXPECT_THAT(std::string(read.status().message()),
-                testing::AllOf(testing::HasSubstr("rank 7"), testing::HasSubstr(why)));
+                ::testing::AllOf(::testing::HasSubstr("rank 7"), ::testing::HasSubstr(why)));
   };
   for (int64_t step : {int64_t{-1}, INT64_MIN, StepFold::kMaxStep + 1, INT64_MAX}) {
     refused([step](auto& m) { m.set_step(step); }, "no step has that number");

@@ -11,7 +11,7 @@
 namespace taskd::proto {
 namespace {
 
-using testing::ElementsAre;
+using ::testing::ElementsAre;
 
 // As a sender may write it: with more bytes than it takes, too.
 void Append(uint64_t number, size_t bytes, std::string* wire) {

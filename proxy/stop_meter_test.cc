@@ -46,7 +46,7 @@ TEST(StopMeterTest, ReadsAProcessThatIsStopped) {
 }
 
 TEST(StopMeterTest, KnowsAFrozenCgroup) {
-  const std::filesystem::path mounts = std::filesystem::path(testing::TempDir()) / absl::StrCat("cgroups-", getpid());
+  const std::filesystem::path mounts = std::filesystem::path(::testing::TempDir()) / absl::StrCat("cgroups-", getpid());
   const auto write = [&](const std::string& name, const std::string& text) {
     std::filesystem::create_directories((mounts / name).parent_path());
     std::ofstream(mounts / name) << text;

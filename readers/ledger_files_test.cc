@@ -13,7 +13,7 @@
 namespace taskd::readers {
 namespace {
 
-using testing::HasSubstr;
+using ::testing::HasSubstr;
 
 std::string Kept(const std::string& job, const std::string& task) {
   ledger::KeptLedger kept;
@@ -22,7 +22,7 @@ std::string Kept(const std::string& job, const std::string& task) {
   return ledger::RenderKept(kept);
 }
 
-class LedgerFilesTest : public testing::Test {
+class LedgerFilesTest : public ::testing::Test {
  protected:
   LedgerFilesTest() {
     char name[] = "/tmp/ledger_files_test.XXXXXX";

@@ -9,8 +9,8 @@ namespace taskd::view {
 namespace {
 
 using ledger::Category;
-using testing::HasSubstr;
-using testing::Not;
+using ::testing::HasSubstr;
+using ::testing::Not;
 
 ledger::Incident Exit(uint64_t number, double redone_s, std::string text) {
   ledger::Incident incident;

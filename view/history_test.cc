@@ -6,9 +6,9 @@
 namespace taskd::view {
 namespace {
 
-using testing::ElementsAre;
-using testing::IsEmpty;
-using testing::SizeIs;
+using ::testing::ElementsAre;
+using ::testing::IsEmpty;
+using ::testing::SizeIs;
 
 constexpr int64_t kAll = INT64_MAX;
 constexpr uint64_t kMs = 1'000'000;

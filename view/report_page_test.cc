@@ -10,9 +10,9 @@
 namespace taskd::view {
 namespace {
 
-using testing::ContainsRegex;
-using testing::HasSubstr;
-using testing::Not;
+using ::testing::ContainsRegex;
+using ::testing::HasSubstr;
+using ::testing::Not;
 
 constexpr uint64_t kMs = 1'000'000;
 

@@ -8,10 +8,10 @@
 namespace taskd::engine {
 namespace {
 
-using testing::AllOf;
-using testing::ElementsAre;
-using testing::HasSubstr;
-using testing::IsEmpty;
+using ::testing::AllOf;
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+using ::testing::IsEmpty;
 
 // As kubelet writes it for a pod with a subdomain.
 constexpr char kHosts[] =

@@ -8,9 +8,9 @@
 namespace taskd::engine {
 namespace {
 
-using testing::AllOf;
-using testing::HasSubstr;
-using testing::IsEmpty;
+using ::testing::AllOf;
+using ::testing::HasSubstr;
+using ::testing::IsEmpty;
 
 // As `srun -N3 --ntasks-per-node=1` sets it on the second node, Slurm 22.05.
 Environment Step() {

@@ -8,9 +8,9 @@
 namespace taskd::engine {
 namespace {
 
-using testing::AllOf;
-using testing::ElementsAre;
-using testing::HasSubstr;
+using ::testing::AllOf;
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
 
 // As `srun -n7` over three nodes sets it in its last task, Slurm 22.05.
 Environment SlurmTask() {

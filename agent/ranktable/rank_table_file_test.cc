@@ -15,10 +15,10 @@ namespace {
 constexpr const char* kTable =
     R"({"version":"1.0","status":"completed","server_list":[{"server_id":"a","device":[{"device_id":"0","rank_id":"0"}]}]})";
 
-class RankTableFile : public testing::Test {
+class RankTableFile : public ::testing::Test {
  protected:
   RankTableFile() {
-    std::string name = testing::TempDir() + "/rank_table_XXXXXX";
+    std::string name = ::testing::TempDir() + "/rank_table_XXXXXX";
     folder_ = mkdtemp(name.data());
   }
   ~RankTableFile() override { std::filesystem::remove_all(folder_); }

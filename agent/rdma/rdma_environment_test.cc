@@ -9,10 +9,10 @@
 namespace taskd::rdma {
 namespace {
 
-class RdmaConditions : public testing::Test {
+class RdmaConditions : public ::testing::Test {
  protected:
   RdmaConditions() {
-    std::string name = testing::TempDir() + "/rdma_XXXXXX";
+    std::string name = ::testing::TempDir() + "/rdma_XXXXXX";
     sysfs_ = mkdtemp(name.data());
   }
   ~RdmaConditions() override { std::filesystem::remove_all(sysfs_); }

@@ -119,7 +119,7 @@ TEST_F(NumaBindingTest, NodeWithoutACpuThatMayBeUsed) {
     absl::StatusOr<NumaBinding> binding = TryBind(how, 4);
     ASSERT_TRUE(binding.ok()) << binding.status();
     ASSERT_THAT(binding->cpus, SizeIs(4));
-    EXPECT_THAT(binding->cpus[0], testing::Not(IsEmpty()));
+    EXPECT_THAT(binding->cpus[0], ::testing::Not(IsEmpty()));
     EXPECT_THAT(binding->cpus[2], IsEmpty());
     EXPECT_THAT(binding->cpus[3], IsEmpty());
     EXPECT_EQ(binding->warning, std::string("--numa-binding ") + how +
@@ -246,13 +246,13 @@ TEST_F(NumaBindingTest, FilesThatMakeNoSense) {
     EXPECT_THAT(Bind("exclusive", 4), ElementsAre(CpuSet{0}, CpuSet{1}, CpuSet{2}, CpuSet{3})) << text;
     EXPECT_THAT(Bind("core-complex", 2), ElementsAre(Range(0, 1), Range(2, 3))) << text;
     Put("sys/devices/system/cpu/cpu0/topology/physical_package_id", text);
-    for (const CpuSet& cpus : Bind("socket", 2)) EXPECT_THAT(cpus, testing::Not(IsEmpty())) << text;
+    for (const CpuSet& cpus : Bind("socket", 2)) EXPECT_THAT(cpus, ::testing::Not(IsEmpty())) << text;
   }
 }
 
 TEST(AllowedCpusTest, AreThoseOfThisProcess) {
   const CpuSet cpus = AllowedCpus();
-  ASSERT_THAT(cpus, testing::Not(IsEmpty()));
+  ASSERT_THAT(cpus, ::testing::Not(IsEmpty()));
   EXPECT_LE(cpus.size(), static_cast<size_t>(sysconf(_SC_NPROCESSORS_CONF)));
 }
 

@@ -37,7 +37,7 @@ class RandomJob {
   }
 
   void Run() {
-    for (int i = 0; i < 400 && !testing::Test::HasFailure(); ++i) Act();
+    for (int i = 0; i < 400 && !::testing::Test::HasFailure(); ++i) Act();
     // From now on all nodes behave, and nobody joins: it ends.
     for (int i = 0; i < 2000 && !ended_; ++i) {
       for (auto peer : Peers()) {

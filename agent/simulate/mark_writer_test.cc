@@ -13,12 +13,12 @@
 namespace taskd::simulate {
 namespace {
 
-using testing::HasSubstr;
+using ::testing::HasSubstr;
 
-class MarkWriterTest : public testing::Test {
+class MarkWriterTest : public ::testing::Test {
  protected:
   void SetUp() override {
-    std::string name = testing::TempDir() + "mark_writer_XXXXXX";
+    std::string name = ::testing::TempDir() + "mark_writer_XXXXXX";
     ASSERT_NE(mkdtemp(name.data()), nullptr);
     dir_ = name;
   }

@@ -14,9 +14,9 @@
 namespace taskd::simulate {
 namespace {
 
-using testing::DoubleNear;
-using testing::ElementsAre;
-using testing::HasSubstr;
+using ::testing::DoubleNear;
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
 
 // Neither noise nor clocks: what comes out can be computed by hand.
 Job ExactJob(const Layout& layout) {
@@ -302,7 +302,7 @@ TEST(SimulatorTest, StretchesSlowARankAndItsTransfersTogether) {
     }
     EXPECT_EQ(transfer(*restless) > transfer(*even) + 0.1, any) << restless->step();
   }
-  for (int steps : slow) EXPECT_THAT(steps, testing::AllOf(testing::Ge(10), testing::Le(20)));
+  for (int steps : slow) EXPECT_THAT(steps, ::testing::AllOf(::testing::Ge(10), ::testing::Le(20)));
 }
 
 TEST(SimulatorTest, OwnTimesWander) {
@@ -359,13 +359,13 @@ TEST(SimulatorTest, GustsHitOneRankOfANodeMostAndThenAnother) {
       slow += simulator->OwnMs(r) > 50 * 1.2 ? 1 : 0;
       worst = simulator->OwnMs(r) > simulator->OwnMs(worst) ? r : worst;
     }
-    EXPECT_THAT(slow, testing::AnyOf(0, 4)) << simulator->step();
+    EXPECT_THAT(slow, ::testing::AnyOf(0, 4)) << simulator->step();
     if (slow == 0) continue;
     ++gusts;
     ++most[worst];
   }
-  EXPECT_THAT(gusts, testing::AllOf(testing::Ge(90), testing::Le(110)));
-  for (int steps : most) EXPECT_THAT(steps, testing::Le(80));
+  EXPECT_THAT(gusts, ::testing::AllOf(::testing::Ge(90), ::testing::Le(110)));
+  for (int steps : most) EXPECT_THAT(steps, ::testing::Le(80));
 }
 
 TEST(SimulatorTest, MarksAreSwitchedOnAndOff) {
@@ -445,7 +445,7 @@ TEST(SimulatorTest, FoldFindsTheOwnTime) {
     for (const MarkRecord& mark : simulator->Marks(5)) fold.Add(mark);
   }
   fold.Finish();
-  ASSERT_THAT(folds.size(), testing::AnyOf(5, 6));  // the first may be left out: it has no known begin
+  ASSERT_THAT(folds.size(), ::testing::AnyOf(5, 6));  // the first may be left out: it has no known begin
   for (const StepFold& step : folds) {
     if (step.previous_end_ns == 0) continue;
     const double truth = own[static_cast<size_t>(step.step)];
@@ -533,7 +533,7 @@ struct LabelCase {
   std::string cause;
 };
 
-class LabelTest : public testing::TestWithParam<LabelCase> {};
+class LabelTest : public ::testing::TestWithParam<LabelCase> {};
 
 TEST_P(LabelTest, IsFeltAndNamed) {
   Job job = ExactJob({.tp = 8, .dp = 2, .pp = 4, .microbatches = 8});
@@ -555,21 +555,21 @@ TEST_P(LabelTest, IsFeltAndNamed) {
 
 INSTANTIATE_TEST_SUITE_P(
     Kinds, LabelTest,
-    testing::Values(LabelCase{FaultKind::kCompute, {5}, "rank", {5}, "compute"},
-                    LabelCase{FaultKind::kCompute, {8, 9, 10, 11, 12, 13, 14, 15}, "node", {1}, "compute"},
-                    LabelCase{FaultKind::kMemory, {5}, "rank", {5}, "memory"},
-                    LabelCase{FaultKind::kContention, {5}, "rank", {5}, "compute"},
-                    LabelCase{FaultKind::kRecompile, {5}, "rank", {5}, "compute"},
-                    LabelCase{FaultKind::kDataloader, {5}, "rank", {5}, "dataloader"},
-                    LabelCase{FaultKind::kHost, {1}, "node", {1}, "host"},
-                    LabelCase{FaultKind::kGc, {5}, "rank", {5}, "gc"},
-                    LabelCase{FaultKind::kCheckpoint, {5}, "rank", {5}, "checkpoint"},
-                    LabelCase{FaultKind::kNic, {20}, "rank", {20}, "network"},
-                    LabelCase{FaultKind::kNodeNic, {2}, "node", {2}, "network"},
-                    LabelCase{FaultKind::kIntraNodeLink, {2}, "node", {2}, "intra_node_link"},
-                    LabelCase{FaultKind::kPpLink, {20, 36}, "link", {20, 36}, "pp_link"},
-                    LabelCase{FaultKind::kFabric, {}, "job", {}, "fabric"},
-                    LabelCase{FaultKind::kConfig, {}, "job", {}, "config"}));
+    ::testing::Values(LabelCase{FaultKind::kCompute, {5}, "rank", {5}, "compute"},
+                      LabelCase{FaultKind::kCompute, {8, 9, 10, 11, 12, 13, 14, 15}, "node", {1}, "compute"},
+                      LabelCase{FaultKind::kMemory, {5}, "rank", {5}, "memory"},
+                      LabelCase{FaultKind::kContention, {5}, "rank", {5}, "compute"},
+                      LabelCase{FaultKind::kRecompile, {5}, "rank", {5}, "compute"},
+                      LabelCase{FaultKind::kDataloader, {5}, "rank", {5}, "dataloader"},
+                      LabelCase{FaultKind::kHost, {1}, "node", {1}, "host"},
+                      LabelCase{FaultKind::kGc, {5}, "rank", {5}, "gc"},
+                      LabelCase{FaultKind::kCheckpoint, {5}, "rank", {5}, "checkpoint"},
+                      LabelCase{FaultKind::kNic, {20}, "rank", {20}, "network"},
+                      LabelCase{FaultKind::kNodeNic, {2}, "node", {2}, "network"},
+                      LabelCase{FaultKind::kIntraNodeLink, {2}, "node", {2}, "intra_node_link"},
+                      LabelCase{FaultKind::kPpLink, {20, 36}, "link", {20, 36}, "pp_link"},
+                      LabelCase{FaultKind::kFabric, {}, "job", {}, "fabric"},
+                      LabelCase{FaultKind::kConfig, {}, "job", {}, "config"}));
 
 TEST(SimulatorTest, WhatNobodyCanTellApartIsOneLabel) {
   // Rail-aligned: the only traffic of a rank that leaves its node is its data parallel group's.
@@ -604,7 +604,7 @@ struct Wrong {
   std::function<void(Job&)> change;
 };
 
-class WrongJobTest : public testing::TestWithParam<Wrong> {};
+class WrongJobTest : public ::testing::TestWithParam<Wrong> {};
 
 TEST_P(WrongJobTest, IsRefused) {
   Job job = ExactJob({.tp = 2, .dp = 4, .pp = 2});
@@ -616,7 +616,7 @@ TEST_P(WrongJobTest, IsRefused) {
 
 INSTANTIATE_TEST_SUITE_P(
     Jobs, WrongJobTest,
-    testing::Values(
+    ::testing::Values(
         Wrong{"tp 0", [](Job& job) { job.layout.tp = 0; }},
         Wrong{"ep 3 does not divide dp 4", [](Job& job) { job.layout.ep = 3; }},
         Wrong{"ranks are more than", [](Job& job) { job.layout.dp = 100'000; }},

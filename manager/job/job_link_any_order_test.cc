@@ -44,7 +44,7 @@ class RandomNodes {
   explicit RandomNodes(uint32_t seed) : random_(seed), nodes_(1 + Below(4)) {}
 
   void Run() {
-    for (int i = 0; i < 500 && !testing::Test::HasFailure(); ++i) Act();
+    for (int i = 0; i < 500 && !::testing::Test::HasFailure(); ++i) Act();
     // Now nobody else comes and all do their part: every stream hears an end, and nothing is left.
     for (int i = 0; i < 50 && !Open().empty(); ++i) {
       for (uint64_t peer : Open()) {

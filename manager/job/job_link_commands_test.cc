@@ -219,7 +219,7 @@ TEST_F(RemoteTest, WhatIsQueuedOfAllIsBounded) {
   job.Take(job.core.Answer(11, {job.Last<RemoteOrder>(11).id, RemoteAnswer::Kind::kOut, "little", 0}, job.now));
   EXPECT_EQ(Failure(100), absl::StatusCode::kResourceExhausted) << "it has most";
   EXPECT_THAT(job.All<StreamEnd>(999), IsEmpty());
-  EXPECT_THAT(job.All<RemoteAnswer>(999), testing::SizeIs(1));
+  EXPECT_THAT(job.All<RemoteAnswer>(999), ::testing::SizeIs(1));
 }
 
 TEST(JobLinkCoreTest, ANodeWithoutRemoteStartIsToldNoCommand) {

@@ -191,7 +191,7 @@ TEST(JobLinkCoreTest, SilentNodeHasAMinute) {
   EXPECT_THAT(job.Ends(10), IsEmpty());
   PassAlive(job, 600 * kS, {10, 11});
   EXPECT_THAT(job.Ends(10), IsEmpty());
-  EXPECT_THAT(job.All<JobAlive>(11), testing::SizeIs(305)) << "each one is answered";
+  EXPECT_THAT(job.All<JobAlive>(11), ::testing::SizeIs(305)) << "each one is answered";
   PassAlive(job, 62 * kS, {10});
   EXPECT_THAT(job.Ends(10), ElementsAre(1));
   EXPECT_EQ(job.Last<JobEnd>(10).reason, "node 1 (b): its `taskd run` was silent for 60 s");

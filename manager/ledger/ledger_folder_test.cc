@@ -23,7 +23,7 @@
 namespace taskd::manager {
 namespace {
 
-using testing::HasSubstr;
+using ::testing::HasSubstr;
 
 std::string Ledger(int round, const std::string& job = "ns/job") {
   ledger::KeptLedger ledger;
@@ -33,7 +33,7 @@ std::string Ledger(int round, const std::string& job = "ns/job") {
   return ledger::RenderKept(ledger);
 }
 
-class LedgerFolderTest : public testing::Test {
+class LedgerFolderTest : public ::testing::Test {
  protected:
   LedgerFolderTest() {
     char name[] = "/tmp/ledger_folder_test.XXXXXX";
@@ -184,7 +184,7 @@ TEST_F(LedgerFolderTest, WhatCannotBeReadIsMovedAside) {
   LedgerFolder next = Make();
   EXPECT_EQ(next.Open().value(), "");
   ASSERT_TRUE(next.Save(Ledger(1)).ok());
-  EXPECT_THAT(Names(), testing::Contains(HasSubstr(".unreadable-")));
+  EXPECT_THAT(Names(), ::testing::Contains(HasSubstr(".unreadable-")));
 }
 
 TEST_F(LedgerFolderTest, AFolderThatOthersCanWriteToIsRefused) {

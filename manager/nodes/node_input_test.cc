@@ -64,7 +64,7 @@ void ExpectThree(const NodeInput& input) {
   EXPECT_EQ(input.folds->proxy_dropped, 7u);
   ASSERT_EQ(input.folds->groups.size(), 1u);
   EXPECT_EQ(input.folds->groups[0].rank, 3);
-  EXPECT_THAT(input.folds->groups[0].groups, testing::ElementsAre(GroupInfo{"g", "tp", {{0, 1, 8}}}));
+  EXPECT_THAT(input.folds->groups[0].groups, ::testing::ElementsAre(GroupInfo{"g", "tp", {{0, 1, 8}}}));
   ASSERT_EQ(input.folds->steps.size(), 3u);
   for (int64_t step = 0; step < 3; ++step) {
     const FoldBatch::Step& taken = input.folds->steps[static_cast<size_t>(step)];
@@ -153,7 +153,7 @@ TEST(NodeInputTest, WhatCannotBeReadIsCounted) {
   ASSERT_EQ(input.folds->steps.size(), 2u);
   EXPECT_EQ(input.folds->steps[1].number, 102u);
   EXPECT_EQ(input.folds->bad_groups, 1u);
-  EXPECT_THAT(input.folds->groups[0].groups, testing::ElementsAre(GroupInfo{"g", "tp", {}}));
+  EXPECT_THAT(input.folds->groups[0].groups, ::testing::ElementsAre(GroupInfo{"g", "tp", {}}));
 }
 
 TEST(NodeInputTest, GroupsBeyondTheLimitAreCounted) {

@@ -6,9 +6,9 @@
 namespace taskd::manager {
 namespace {
 
-using testing::ElementsAre;
-using testing::IsEmpty;
-using testing::SizeIs;
+using ::testing::ElementsAre;
+using ::testing::IsEmpty;
+using ::testing::SizeIs;
 
 std::vector<std::string> Lines(const EventLog& log, uint64_t since = 0) {
   std::vector<std::string> lines;

@@ -10,9 +10,9 @@ namespace taskd::manager {
 namespace {
 
 using nlohmann::json;
-using testing::HasSubstr;
+using ::testing::HasSubstr;
 
-class WebApiTest : public testing::Test {
+class WebApiTest : public ::testing::Test {
  protected:
   ~WebApiTest() override { diagnosis_->Close(); }
 

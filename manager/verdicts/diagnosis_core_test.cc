@@ -310,8 +310,8 @@ TEST_F(CoreTest, AFullInboxDropsTheOldestOfTheFullest) {
 }
 
 TEST_F(CoreTest, AStepWithoutItsLastRankIsJudgedByItsDeadline) {
-  constexpr std::chrono::seconds kDeadline{3};  // longer than a report without news takes
-  options_.feed.engine.step_deadline_ns = static_cast<uint64_t>(std::chrono::nanoseconds(kDeadline).count());
+  constexpr std::chrono::seconds kStepDeadline{3};  // longer than a report without news takes
+  options_.feed.engine.step_deadline_ns = static_cast<uint64_t>(std::chrono::nanoseconds(kStepDeadline).count());
   OwnTheTime();
   Start();
   Connect();
@@ -328,7 +328,7 @@ TEST_F(CoreTest, AStepWithoutItsLastRankIsJudgedByItsDeadline) {
   const std::shared_ptr<const diagnosis::Report> before = core_->report();
   ASSERT_TRUE(AdvanceUntil([&] { return core_->report() != before; }));
   EXPECT_EQ(core_->report()->last_step, 19) << "rank 7 may still come";
-  Advance(kDeadline);
+  Advance(kStepDeadline);
   EXPECT_TRUE(AdvanceUntil([&] { return core_->report()->last_step == 20; }));
 }
 

@@ -67,7 +67,7 @@ TEST_F(FeedTest, ARankBelongsToTheFirstThatReportsIt) {
   EXPECT_EQ(feed_.report().notes.back().text,
             "rank 1 is reported by node 0 (host-a) and by node 1 (host-b): that of host-b is not used");
   feed_.Ranks(2, {{1, false}});
-  EXPECT_THAT(feed_.report().notes.back().text, testing::Not(testing::HasSubstr("host-b"))) << "it has gone";
+  EXPECT_THAT(feed_.report().notes.back().text, ::testing::Not(::testing::HasSubstr("host-b"))) << "it has gone";
 }
 
 // The job was moved, or its ranks were given to other nodes: the old node lingers.
@@ -164,15 +164,15 @@ TEST_F(FeedTest, SaysWhyNoStepComes) {
   const auto said = [this] { return feed_.report().notes.at(0).text; };
   EXPECT_EQ(said(), "only 0 steps can be judged so far; 10 are needed; no node has connected yet");
   feed_.Connect(1, 0, "host-a");
-  EXPECT_THAT(said(), testing::HasSubstr("; no rank has attached: a rank does with its first mark"));
+  EXPECT_THAT(said(), ::testing::HasSubstr("; no rank has attached: a rank does with its first mark"));
   feed_.Ranks(1, {{0, true}, {1, true}});
-  EXPECT_THAT(said(), testing::HasSubstr("; no step has ended")) << "nothing is known of the switch";
+  EXPECT_THAT(said(), ::testing::HasSubstr("; no step has ended")) << "nothing is known of the switch";
   feed_.Ranks(1, {{0, true, false, false}, {1, true, false, true}});
-  EXPECT_THAT(said(), testing::EndsWith("; steps are switched off in 1 of 2 ranks (taskd switch all=on)"));
+  EXPECT_THAT(said(), ::testing::EndsWith("; steps are switched off in 1 of 2 ranks (taskd switch all=on)"));
   feed_.Ranks(1, {{0, true, false, true}, {1, true, false, true}});
-  EXPECT_THAT(said(), testing::HasSubstr("; communication is switched off, so waits look like work (taskd switch"));
+  EXPECT_THAT(said(), ::testing::HasSubstr("; communication is switched off, so waits look like work (taskd switch"));
   feed_.Ranks(1, {{0, true, true, true}, {1, true, true, true}});
-  EXPECT_THAT(said(), testing::HasSubstr("; no step has ended yet"));
+  EXPECT_THAT(said(), ::testing::HasSubstr("; no step has ended yet"));
   feed_.Folds(1, Step(0, 0), now_);
   EXPECT_EQ(said(), "only 0 steps can be judged so far; 10 are needed");
 }
@@ -193,10 +193,10 @@ TEST_F(FeedTest, AdviceIsNotToDoWhatIsDone) {
     for (const diagnosis::Note& note : feed_.report().notes) text += note.text;
     return text;
   };
-  EXPECT_THAT(said(), testing::HasSubstr("taskd switch communication=on"));
+  EXPECT_THAT(said(), ::testing::HasSubstr("taskd switch communication=on"));
   feed_.Ranks(1, {{0, true, true}, {1, true, true}});
-  EXPECT_THAT(said(), testing::HasSubstr("communication is switched on, but nothing"));
-  EXPECT_THAT(said(), testing::Not(testing::HasSubstr("taskd switch")));
+  EXPECT_THAT(said(), ::testing::HasSubstr("communication is switched on, but nothing"));
+  EXPECT_THAT(said(), ::testing::Not(::testing::HasSubstr("taskd switch")));
 }
 
 TEST_F(FeedTest, FoldsAloneClaimWhatNobodyHas) {
@@ -240,16 +240,16 @@ TEST_F(FeedTest, GroupsAreForgottenWithTheWordAndWithTheRank) {
   }
   EXPECT_LT(feed.counts().group_bytes, 2000u);
   EXPECT_EQ(feed.counts().groups_unused, 0u);
-  EXPECT_THAT(shown[0], testing::SizeIs(2));
+  EXPECT_THAT(shown[0], ::testing::SizeIs(2));
   FoldBatch fewer;
   fewer.groups.push_back({0, {{"g", "dp", {{0, 1, 2}}}}});
   feed.Folds(1, std::move(fewer), now_);
-  EXPECT_THAT(shown[0], testing::SizeIs(1));
+  EXPECT_THAT(shown[0], ::testing::SizeIs(1));
   const size_t one = feed.counts().group_bytes;
   EXPECT_LT(one, 1000u);
   feed.Ranks(1, {{1, true}});  // the rank has gone to where nobody knows
   EXPECT_EQ(feed.counts().group_bytes, 0u);
-  EXPECT_THAT(shown[0], testing::IsEmpty());
+  EXPECT_THAT(shown[0], ::testing::IsEmpty());
 }
 
 TEST_F(FeedTest, AMemberThatIsNoRankCostsItsGroupAndNobodyElse) {
@@ -263,12 +263,12 @@ TEST_F(FeedTest, AMemberThatIsNoRankCostsItsGroupAndNobodyElse) {
   batch.groups.push_back({0, {{"bad", "dp", {{INT32_MIN, 1, 1}}}, {"good", "tp", {{0, 1, 2}}}}});
   feed.Folds(1, std::move(batch), now_);
   EXPECT_EQ(feed.counts().groups_unused, 4u);
-  EXPECT_THAT(shown[0], testing::ElementsAre(GroupInfo{"bad", "dp", {}}, GroupInfo{"good", "tp", {{0, 1, 2}}}));
+  EXPECT_THAT(shown[0], ::testing::ElementsAre(GroupInfo{"bad", "dp", {}}, GroupInfo{"good", "tp", {{0, 1, 2}}}));
   std::string notes;
   for (const diagnosis::Note& note : feed.report().notes) notes += note.text + "\n";
-  EXPECT_THAT(notes, testing::HasSubstr("members of groups of rank 0 are not used: one is no rank (0 to 131071)"));
-  EXPECT_THAT(notes, testing::HasSubstr("no marks of rank 1: not judged")) << "a rank that there may be";
-  EXPECT_THAT(notes, testing::Not(testing::HasSubstr("-2147483648")));
+  EXPECT_THAT(notes, ::testing::HasSubstr("members of groups of rank 0 are not used: one is no rank (0 to 131071)"));
+  EXPECT_THAT(notes, ::testing::HasSubstr("no marks of rank 1: not judged")) << "a rank that there may be";
+  EXPECT_THAT(notes, ::testing::Not(::testing::HasSubstr("-2147483648")));
 }
 
 TEST_F(FeedTest, AStreamHasNoMoreRanksThanANodeCan) {
@@ -305,13 +305,13 @@ TEST_F(FeedTest, TellsHowLongRanksWereStopped) {
   report(1, 700, 0);  // of before this manager
   report(1, 700, 300);
   report(1, 1700, 300);
-  EXPECT_THAT(stopped, testing::ElementsAre(std::pair(1, 300), std::pair(0, 1000)));
+  EXPECT_THAT(stopped, ::testing::ElementsAre(std::pair(1, 300), std::pair(0, 1000)));
   feed.Connect(2, 1, "host-b");
   report(2, 9000, 9000);  // not its ranks
   report(1, 0, 400);      // another proxy counts
   report(1, 100, 400);
   EXPECT_THAT(stopped,
-              testing::ElementsAre(std::pair(1, 300), std::pair(0, 1000), std::pair(1, 100), std::pair(0, 100)));
+              ::testing::ElementsAre(std::pair(1, 300), std::pair(0, 1000), std::pair(1, 100), std::pair(0, 100)));
 }
 
 TEST_F(FeedTest, TellsWhatRanksHaveSaved) {
@@ -328,7 +328,7 @@ TEST_F(FeedTest, TellsWhatRanksHaveSaved) {
   feed.Ranks(2, {ranks[1]});  // not its rank
   ranks[1].saved = {7, 250};  // all of it, now that it has ended
   feed.Ranks(1, ranks);
-  EXPECT_THAT(saved, testing::ElementsAre(std::pair(1, SavedInStep{7, 100}), std::pair(1, SavedInStep{7, 250})));
+  EXPECT_THAT(saved, ::testing::ElementsAre(std::pair(1, SavedInStep{7, 100}), std::pair(1, SavedInStep{7, 250})));
 }
 
 TEST_F(FeedTest, LocalRanksWhereTheyAreNumberedInRows) {

@@ -74,8 +74,8 @@ std::vector<int> NamedRanks(const Baseline& baseline) {
   return ranks;
 }
 
-using testing::ElementsAre;
-using testing::IsEmpty;
+using ::testing::ElementsAre;
+using ::testing::IsEmpty;
 
 TEST(OwnTime, IsTheMeanGapBeforeBlockingOperations) {
   StepFold fold;

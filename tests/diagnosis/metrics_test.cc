@@ -116,7 +116,7 @@ TEST(ClaimTracker, FollowsEntitiesThroughTheirLife) {
   EXPECT_EQ(claims[0].verdict.cause, Cause::kMemory);
   EXPECT_EQ(claims[1].opened, 4);
   EXPECT_EQ(claims[1].closed, -1);
-  EXPECT_THAT(claims[1].ranks, testing::ElementsAre(4, 5, 6, 7));
+  EXPECT_THAT(claims[1].ranks, ::testing::ElementsAre(4, 5, 6, 7));
   EXPECT_EQ(claims[2].opened, 5);
 }
 
@@ -127,7 +127,7 @@ TEST(ClaimTracker, CountsTiesAsASet) {
   ClaimTracker tracker;
   tracker.Observe(1, {verdict}, kNodes);
   EXPECT_EQ(Entity(tracker.claims().front().verdict), "rank 3,7");
-  EXPECT_THAT(tracker.claims().front().ranks, testing::ElementsAre(3, 7));
+  EXPECT_THAT(tracker.claims().front().ranks, ::testing::ElementsAre(3, 7));
 }
 
 TEST(Score, OfASlowRank) {

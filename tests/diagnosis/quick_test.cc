@@ -26,8 +26,8 @@ CaseResult ReplayCase(const std::string& suite, int index, const ReplayOptions& 
   return result;
 }
 
-class EachSuite : public testing::TestWithParam<std::string> {};
-INSTANTIATE_TEST_SUITE_P(Diagnosis, EachSuite, testing::ValuesIn(SuiteNames()),
+class EachSuite : public ::testing::TestWithParam<std::string> {};
+INSTANTIATE_TEST_SUITE_P(Diagnosis, EachSuite, ::testing::ValuesIn(SuiteNames()),
                          [](const auto& info) { return info.param; });
 
 TEST_P(EachSuite, NamesWhoIsSlowAndNobodyElse) {
@@ -78,8 +78,8 @@ TEST(Diagnosis, SaysTheSameOfTheSameJob) {
   std::vector<std::string> story = Story(ReplayCase("matrix", 0));
   EXPECT_FALSE(story.empty());
   EXPECT_EQ(story, Story(ReplayCase("matrix", 0, {.seed = kSeed, .engine_only = false, .tapes = ""})));
-  const ReplayOptions with_tape = {.seed = kSeed, .engine_only = true, .tapes = testing::TempDir()};
-  const std::string tape = testing::TempDir() + "/matrix-0-1.tape";
+  const ReplayOptions with_tape = {.seed = kSeed, .engine_only = true, .tapes = ::testing::TempDir()};
+  const std::string tape = ::testing::TempDir() + "/matrix-0-1.tape";
   std::remove(tape.c_str());
   EXPECT_EQ(story, Story(ReplayCase("matrix", 0, with_tape))) << "while it is written";
   EXPECT_EQ(story, Story(ReplayCase("matrix", 0, with_tape))) << "as it is read";

@@ -15,7 +15,7 @@ using simulate::FaultKind;
 using simulate::Label;
 using simulate::Simulator;
 
-class SuiteTest : public testing::TestWithParam<std::string> {};
+class SuiteTest : public ::testing::TestWithParam<std::string> {};
 
 TEST_P(SuiteTest, EachCaseRuns) {
   for (int index = 0; index < 42; ++index) {
@@ -44,7 +44,8 @@ TEST_P(SuiteTest, EachCaseRuns) {
   }
 }
 
-INSTANTIATE_TEST_SUITE_P(All, SuiteTest, testing::ValuesIn(SuiteNames()), [](const auto& info) { return info.param; });
+INSTANTIATE_TEST_SUITE_P(All, SuiteTest, ::testing::ValuesIn(SuiteNames()),
+                         [](const auto& info) { return info.param; });
 
 TEST(SuitesTest, MatrixCoversKindsAndSeverities) {
   std::set<std::pair<FaultKind, double>> seen;

@@ -8,12 +8,12 @@
 namespace taskd::modes {
 namespace {
 
-using testing::Contains;
-using testing::ElementsAre;
-using testing::HasSubstr;
-using testing::IsEmpty;
-using testing::Pair;
-using testing::SizeIs;
+using ::testing::Contains;
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+using ::testing::IsEmpty;
+using ::testing::Pair;
+using ::testing::SizeIs;
 
 // Device ids are not in order; the second server's ranks come first.
 constexpr const char* kTable = R"({"version":"1.0","status":"completed","server_count":"2","server_list":[

@@ -7,8 +7,8 @@
 namespace taskd::modes {
 namespace {
 
-using testing::AllOf;
-using testing::HasSubstr;
+using ::testing::AllOf;
+using ::testing::HasSubstr;
 
 const char kTfConfig[] = R"({"cluster":{"ps":["p:1"],"worker":["w:1"]},"task":{"type":"ps","index":0}})";
 

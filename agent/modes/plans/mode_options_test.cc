@@ -8,8 +8,8 @@
 namespace taskd::modes {
 namespace {
 
-using testing::ElementsAre;
-using testing::HasSubstr;
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
 
 using Words = std::vector<std::string>;
 using Variables = std::map<std::string, std::string>;

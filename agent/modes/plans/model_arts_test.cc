@@ -6,11 +6,11 @@
 namespace taskd::modes {
 namespace {
 
-using testing::Contains;
-using testing::ElementsAre;
-using testing::HasSubstr;
-using testing::IsEmpty;
-using testing::Pair;
+using ::testing::Contains;
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+using ::testing::IsEmpty;
+using ::testing::Pair;
 
 const std::map<std::string, std::string> kAddresses = {{"vj-worker-0.vj", "10.0.0.1"},
                                                        {"vj-worker-1.vj", "10.0.0.2"},
@@ -221,9 +221,9 @@ TEST(ModelArtsMpi, WarnsOfValuesThatTheTuneFileCannotCarry) {
                                  {"CRED_NEWLINE", "a\nb"},
                                  {"PATH_LONG", long_value}});
   ASSERT_TRUE(plan.ok()) << plan.status();
-  EXPECT_THAT(plan->warnings, testing::UnorderedElementsAre(HasSubstr("S3_BLANK"), HasSubstr("VC_WORKER_TAB"),
-                                                            HasSubstr("SCC_SEMICOLON"), HasSubstr("CRED_NEWLINE"),
-                                                            HasSubstr("PATH_LONG")));
+  EXPECT_THAT(plan->warnings, ::testing::UnorderedElementsAre(HasSubstr("S3_BLANK"), HasSubstr("VC_WORKER_TAB"),
+                                                              HasSubstr("SCC_SEMICOLON"), HasSubstr("CRED_NEWLINE"),
+                                                              HasSubstr("PATH_LONG")));
   EXPECT_EQ(plan->files[1].content,
             "-x MA_NUM_HOSTS=1\n-x MA_TASK_INDEX=0\n-x S3_BLANK=two words\n-x S3_HASH=#x\n-x SCC_SEMICOLON=a;b\n"
             "-x SHARED_GOOD=a=b#c\"d'\n-x VC_WORKER_TAB=a\tb\n");

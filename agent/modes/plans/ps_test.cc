@@ -9,9 +9,9 @@ namespace taskd::modes {
 namespace {
 
 using nlohmann::json;
-using testing::AllOf;
-using testing::ElementsAre;
-using testing::HasSubstr;
+using ::testing::AllOf;
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
 
 // As TI-ONE's documentation has it.
 const char kDocumented[] =

@@ -6,9 +6,9 @@
 namespace taskd::modes {
 namespace {
 
-using testing::ElementsAre;
-using testing::HasSubstr;
-using testing::IsEmpty;
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+using ::testing::IsEmpty;
 
 // The first ps of two nodes, unless `changes` say otherwise; a variable that is changed to "" is not set.
 absl::StatusOr<ModePlan> Plan(const Environment& changes = {}) {

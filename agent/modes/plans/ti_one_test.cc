@@ -11,11 +11,11 @@ namespace taskd::modes {
 namespace {
 
 using nlohmann::json;
-using testing::AllOf;
-using testing::Contains;
-using testing::ElementsAre;
-using testing::HasSubstr;
-using testing::IsEmpty;
+using ::testing::AllOf;
+using ::testing::Contains;
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+using ::testing::IsEmpty;
 
 // A change to a good environment, and what the message names.
 struct Refusal {
@@ -332,10 +332,10 @@ TEST(Torch, WarnsOfOneProcessForManyCards) {
 
 // ---- RDMA
 
-class Rdma : public testing::Test {
+class Rdma : public ::testing::Test {
  protected:
   Rdma() {
-    std::string name = testing::TempDir() + "/modes_XXXXXX";
+    std::string name = ::testing::TempDir() + "/modes_XXXXXX";
     sysfs_ = mkdtemp(name.data());
     std::filesystem::create_directories(std::filesystem::path(sysfs_) / "class/infiniband/mlx5_bond_0");
   }
