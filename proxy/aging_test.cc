@@ -19,7 +19,7 @@ namespace {
 using ::testing::ElementsAre;
 using testing::MarkFiles;
 using ::testing::SizeIs;
-using ::testing::TempDir;
+using testing::TempDir;
 using testing::WriteFile;
 
 // A mark file of 1000 bytes whose modification time is `age` seconds in the past.

@@ -14,7 +14,7 @@ namespace {
 
 using ::testing::HasSubstr;
 using testing::ReadFile;
-using ::testing::TempDir;
+using testing::TempDir;
 using ::testing::UnorderedElementsAre;
 using testing::WriteFile;
 

@@ -18,7 +18,7 @@ namespace {
 
 using testing::FakeSegment;
 using ::testing::HasSubstr;
-using ::testing::TempDir;
+using testing::TempDir;
 
 class HelloServerTest : public ::testing::Test {
  protected:

@@ -14,7 +14,7 @@ namespace taskd::proxy {
 namespace {
 
 using ::testing::HasSubstr;
-using ::testing::TempDir;
+using testing::TempDir;
 
 class MarkFolderTest : public ::testing::Test {
  protected:

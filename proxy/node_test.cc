@@ -20,7 +20,7 @@ using testing::FakeSegment;
 using ::testing::HasSubstr;
 using testing::MarkFiles;
 using testing::ReadFile;
-using ::testing::TempDir;
+using testing::TempDir;
 
 constexpr KindMask kStepOnly = MaskOf(SwitchKind::kStep);
 

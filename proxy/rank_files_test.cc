@@ -15,7 +15,7 @@ using ::testing::HasSubstr;
 using ::testing::IsEmpty;
 using testing::MarkFiles;
 using testing::ReadFile;
-using ::testing::TempDir;
+using testing::TempDir;
 using testing::WriteFile;
 
 constexpr int64_t kNow = 1'745'567'190;

@@ -23,7 +23,7 @@ using testing::FakeSegment;
 using ::testing::IsEmpty;
 using testing::MarkFiles;
 using testing::ReadFile;
-using ::testing::TempDir;
+using testing::TempDir;
 
 constexpr uint64_t kStartNs = 1'000'000'000;
 

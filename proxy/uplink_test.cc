@@ -27,7 +27,7 @@ using taskd::testing::WaitFor;
 using taskd::testing::WaitUntil;
 using testing::FakeSegment;
 using testing::FaultyLine;
-using ::testing::TempDir;
+using testing::TempDir;
 
 hello::Hello HelloOf(int rank) {
   hello::Hello hello = {};

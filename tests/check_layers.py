@@ -53,6 +53,7 @@ ALLOWED = {
 DOORS = {
     ("agent/commands", "manager/manager.h"): "`taskd manager` is the manager",
     ("agent/commands", "proxy/proxy.h"): "`taskd proxy` is the proxy",
+    ("worker_sdk", "common/testing/deadline.h"): "its tests wait as all others do",
 }
 # What unit tests may use besides: a real manager or proxy to speak with, and synthetic jobs.
 FOR_TESTS = {"manager", "proxy", "agent/simulate"}

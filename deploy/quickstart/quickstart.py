@@ -8,7 +8,6 @@ import os
 import re
 import shutil
 import signal
-import socket
 import subprocess
 import sys
 import tempfile
@@ -20,6 +19,12 @@ import marks
 
 HERE = os.path.dirname(os.path.abspath(__file__))
 REPOSITORY = os.path.dirname(os.path.dirname(HERE))
+sys.path.append(os.path.join(REPOSITORY, "tests", "lib"))
+import deadlines  # noqa: E402
+from ports import free_port  # noqa: E402
+
+PATIENCE_S = 120  # for each event; an idle machine needs a few seconds
+LOOK_S = 1  # between two looks whether the job still runs, while it stays for somebody to look at
 JOB = "default/quickstart"
 TASK = "quickstart"
 RANKS = range(4)
@@ -41,22 +46,15 @@ def require(condition, message):
         raise Failed(message)
 
 
-def wait_until(condition, what, timeout_s=120.0):  # on a busy machine; no step takes that long on an idle one
-    deadline = time.monotonic() + timeout_s
-    pause = threading.Event()
-    while not condition():
-        require(time.monotonic() < deadline, f"not within {timeout_s:g} s: {what}")
-        pause.wait(0.2)
+def wait_until(condition, what):
+    try:
+        deadlines.wait_until(condition, what, PATIENCE_S, interval_s=0.2)
+    except AssertionError as late:
+        raise Failed(str(late)) from None
 
 
 def say(number, text):
     print(f"\n[{number}] {text}", flush=True)
-
-
-def free_port():
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return probe.getsockname()[1]
 
 
 class Job:
@@ -182,7 +180,7 @@ class Job:
         messages, services = self.stubs()
         with grpc.insecure_channel(self.manager) as channel:
             answer = services.TrainingDataTraceStub(channel).ModifyTrainingDataTraceSwitch(
-                messages.DataTypeReq(jobNsName=JOB, profilingSwitch=messages.ProfilingSwitch(**switch)), timeout=10)
+                messages.DataTypeReq(jobNsName=JOB, profilingSwitch=messages.ProfilingSwitch(**switch)), timeout=deadlines.HANG_S)
         shown = " ".join(f"{k}={v}" for k, v in switch.items())
         print(f"ModifyTrainingDataTraceSwitch({JOB}: {shown}) -> {answer.code} {answer.message}", flush=True)
         require(answer.code == 200, f"the manager answered {answer.code}, not 200")
@@ -193,9 +191,9 @@ class Job:
             pass
         for node, process in enumerate(self.nodes):
             try:
-                code = process.wait(120)
+                code = deadlines.wait_child(process, PATIENCE_S)
             except subprocess.TimeoutExpired:
-                raise Failed(f"node {node} did not end within 120 s:\n{self.log(node)[-3000:]}") from None
+                raise Failed(f"node {node} did not end within {PATIENCE_S} s:\n{self.log(node)[-3000:]}") from None
             require(code == 0, f"node {node} ended with code {code}:\n{self.log(node)[-3000:]}")
 
     def passed(self, moment):
@@ -332,7 +330,7 @@ def stay(job):
     enter.start()
     while enter.is_alive():
         job.require_running()
-        enter.join(1)
+        enter.join(LOOK_S)
     os.unlink(job.trouble_file)
 
 
@@ -403,7 +401,7 @@ def run(job, stays):
         require("What was slow and is not any more" in report.read(), f"{job.report} does not name the ranks that were slow")
     job.passed("stopped")
     job.finish()
-    wait_until(lambda: not job.processes(), "everything has ended by itself", 60)
+    wait_until(lambda: not job.processes(), "everything has ended by itself")
     job.passed("ended")
     ranks, counts = job.marks(), job.counts()
     table(counts)

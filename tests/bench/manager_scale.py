@@ -24,6 +24,7 @@ import urllib.request
 
 ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 sys.path.insert(0, os.path.join(ROOT, "tests", "lib"))
+import deadlines  # noqa: E402
 from ports import free_port  # noqa: E402
 
 JOB = "bench/scale"
@@ -71,7 +72,7 @@ class Job:
             self.manager = self.start("manager", "--listen", self.address, "--http", self.http, "--job", JOB,
                                       "--state-dir", os.path.join(folder, f"state-{rate}"),
                                       "--switch-file", os.path.join(folder, "no-switch-file"))
-            self.wait(lambda: socket.create_connection(("127.0.0.1", int(self.address.rsplit(":", 1)[1])), 1).close() or True)
+            self.wait(lambda: socket.create_connection(("127.0.0.1", int(self.address.rsplit(":", 1)[1])), deadlines.HANG_S).close() or True)
             if fill_steps > 0:
                 subprocess.run([simulate, "simulate", "--ranks", str(ranks), "--tp", "8", "--pp", "8", "--steps", str(fill_steps), "--manager",
                                 self.address], env=self.environment, stdout=self.log, stderr=self.log, check=True)
@@ -106,7 +107,7 @@ class Job:
 
     def metrics(self):
         request = urllib.request.Request(f"http://{self.http}/metrics", headers={"Authorization": f"Bearer {self.view_token}"})
-        with urllib.request.urlopen(request, timeout=60) as reply:
+        with urllib.request.urlopen(request, timeout=deadlines.HANG_S) as reply:
             lines = [line.rsplit(" ", 1) for line in reply.read().decode().splitlines() if line and not line.startswith("#")]
         return {name: float(value) for name, value in lines}
 
@@ -125,7 +126,7 @@ class Job:
             piece.terminate()
         for piece in self.pieces:
             try:
-                piece.wait(20)
+                deadlines.wait_child(piece)
             except subprocess.TimeoutExpired:
                 piece.kill()
                 piece.wait()

@@ -9,7 +9,6 @@ import os
 import re
 import sys
 import tempfile
-import threading
 import time
 
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.dirname(os.path.abspath(__file__))), "lib"))
@@ -30,7 +29,7 @@ def memory_mib(pid):
 
 def measure(what, proxy, seconds):
     before, began = cpu_s(proxy.pid), time.monotonic()
-    threading.Event().wait(seconds)
+    time.sleep(seconds)
     used, elapsed = cpu_s(proxy.pid) - before, time.monotonic() - began
     memory = memory_mib(proxy.pid)
     print(f"{what}: {100 * used / elapsed:.2f} % of a core; " + ", ".join(f"{k} {v:.1f} MiB" for k, v in memory.items()),

@@ -27,6 +27,7 @@ import time
 
 ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 sys.path.insert(0, os.path.join(ROOT, "tests", "lib"))
+from deadlines import wait_child  # noqa: E402
 from ports import free_port  # noqa: E402
 
 PYTHON = "/usr/bin/python3"
@@ -92,7 +93,7 @@ class Bench:
             return re.findall(pattern, log.read(), re.M)
 
     def end(self, process, code=0):
-        if process.wait(PATIENCE_S) != code:
+        if wait_child(process, PATIENCE_S) != code:
             with open(process.log, encoding="utf-8", errors="replace") as log:
                 raise SystemExit(f"{process.args[:3]} ended with {process.returncode}, not {code}:\n{log.read()[-3000:]}")
 
@@ -132,7 +133,7 @@ class Bench:
         time.sleep(random.random())
         began = time.monotonic()
         os.kill(int(dict(ranks)["1"]), signal.SIGKILL)
-        process.wait(PATIENCE_S)
+        wait_child(process, PATIENCE_S)
         took = time.monotonic() - began
         expected = 1 if kind.startswith("torchrun") else 128 + signal.SIGKILL
         if process.returncode != expected:

@@ -12,13 +12,15 @@ as PyTorch's NCCL process groups do; what reaches the root of that is the last c
 import argparse
 import json
 import os
-import random
 import resource
 import subprocess
 import sys
 import tempfile
 
 ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
+sys.path.insert(0, os.path.join(ROOT, "tests", "lib"))
+from ports import free_port  # noqa: E402
+
 TORCH_SERVER = """
 import datetime, sys, torch.distributed
 store = torch.distributed.TCPStore("127.0.0.1", int(sys.argv[1]), int(sys.argv[2]), True, datetime.timedelta(seconds=3600),
@@ -81,8 +83,7 @@ class Bench:
         return piece, [piece.line() for _ in range(count)]
 
     def pytorch_server(self):
-        # Below the ports that the kernel gives to connections: importing torch takes a second, time enough for one to take it.
-        port = random.randint(20000, 30000)
+        port = free_port()
         root = Piece(["/usr/bin/python3", "-c", TORCH_SERVER, str(port), str(self.ranks)])
         self.version = root.line().split()[1]
         return root, port

@@ -12,6 +12,7 @@ import time
 
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.dirname(os.path.abspath(__file__))), "lib"))
 import harness  # noqa: E402
+from deadlines import HANG_S  # noqa: E402
 import stubs  # noqa: E402
 import grpc  # noqa: E402
 
@@ -48,7 +49,7 @@ def main():
                     on = number % 2 == 0
                     began = time.perf_counter()
                     reply = control.SetSwitch(messages.SetSwitchRequest(
-                        job=harness.JOB, step=on, save_checkpoint=on, fp=on, dataloader=on, communication=on), timeout=30)
+                        job=harness.JOB, step=on, save_checkpoint=on, fp=on, dataloader=on, communication=on), timeout=HANG_S)
                     whole.append((time.perf_counter() - began) * 1e3)
                     if reply.applied != arguments.ranks:
                         print(f"switch {number}: only {reply.applied} of {arguments.ranks} ranks applied it", file=sys.stderr)
@@ -56,7 +57,7 @@ def main():
                     per_rank += [answer.ms for answer in reply.ranks]
                     began = time.perf_counter()
                     trace[1].TrainingDataTraceStub(channel).GetTrainingDataTraceSwitch(
-                        trace[0].DataStatusReq(jobNsName=harness.JOB), timeout=30)
+                        trace[0].DataStatusReq(jobNsName=harness.JOB), timeout=HANG_S)
                     bare.append((time.perf_counter() - began) * 1e3)
         finally:
             stage.close()

@@ -26,6 +26,11 @@ import sys
 import tempfile
 import time
 
+# tests/distros/torch_ways.sh puts these modules beside this file.
+sys.path.append(os.path.join(os.path.dirname(os.path.dirname(os.path.abspath(__file__))), "lib"))
+import deadlines  # noqa: E402
+from ports import free_port  # noqa: E402
+
 COMMUNICATION = 0x10
 RECORDED = {"nothing": 0, "all but communication": ~COMMUNICATION, "all": ~0}  # bits of taskd.mstx.KIND_*
 WARM_STEPS = 20
@@ -91,7 +96,7 @@ class Job:
         listener = socket.socket(socket.AF_UNIX)
         listener.bind(path)
         listener.listen()
-        listener.settimeout(120)
+        listener.settimeout(deadlines.HANG_S)
         self.processes = launch(path, ranks)
         self.connections = [listener.accept()[0] for _ in range(ranks)]
         self.ranks = [connection.makefile("rw") for connection in self.connections]
@@ -109,7 +114,7 @@ class Job:
     def end(self):
         for connection in self.connections:
             connection.shutdown(socket.SHUT_RDWR)
-        return [process.wait(60) for process in self.processes]
+        return [deadlines.wait_child(process) for process in self.processes]
 
 
 def environment(**extra):
@@ -120,9 +125,7 @@ def environment(**extra):
 
 
 def without_taskd(path, ranks):
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
+    port = free_port()
     return [subprocess.Popen([sys.executable, os.path.abspath(__file__)], stdin=subprocess.DEVNULL,
                              env=environment(COST_SOCKET=path, RANK=rank, LOCAL_RANK=rank, WORLD_SIZE=ranks,
                                              MASTER_ADDR="127.0.0.1", MASTER_PORT=port)) for rank in range(ranks)]

@@ -25,6 +25,7 @@ import time
 sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
 import manager_scale  # noqa: E402
 import store_join  # noqa: E402
+from deadlines import HANG_S  # noqa: E402
 
 RELEASE = os.path.join(manager_scale.ROOT, "build", "release")
 STRANGER = 64199  # a user of no name
@@ -96,7 +97,7 @@ def handshakes_a_second(job, folder, count):
     host, port = job.address.rsplit(":", 1)
     began = time.monotonic()
     for _ in range(count):
-        with socket.create_connection((host, int(port)), 20) as plain, context.wrap_socket(plain, server_hostname=issued["name"]) as connection:
+        with socket.create_connection((host, int(port)), HANG_S) as plain, context.wrap_socket(plain, server_hostname=issued["name"]) as connection:
             if not connection.recv(1):
                 raise RuntimeError("a handshake was refused")
     return count / (time.monotonic() - began)

@@ -20,9 +20,11 @@ import threading
 import time
 
 import manager_scale
+from deadlines import HANG_S  # of tests/lib, which manager_scale can import
 from manager_scale import ROOT, cpu_s, memory_mib, percentile
 
 VIEWERS = (0, 1, 50)
+ASK_S = 1  # the page asks once a second
 
 
 class Viewer(threading.Thread):
@@ -44,9 +46,9 @@ class Viewer(threading.Thread):
         return body
 
     def run(self):
-        connection = http.client.HTTPConnection(self.job.http, timeout=30)
+        connection = http.client.HTTPConnection(self.job.http, timeout=HANG_S)
         self.ask(connection, "/api/v1/heatmap?value=own_time")
-        while not self.done.wait(1):
+        while not self.done.wait(ASK_S):
             self.ask(connection, "/api/v1/live?value=own_time")
         connection.close()
 
@@ -73,7 +75,7 @@ def look(job, viewers, seconds):
 
 def show_answer(job, path, times=20):
     viewer, sizes = Viewer(job), []
-    connection = http.client.HTTPConnection(job.http, timeout=30)
+    connection = http.client.HTTPConnection(job.http, timeout=HANG_S)
     for _ in range(times):
         time.sleep(0.6)  # a rendering is shared for 0.5 s: each is a new one
         body = viewer.ask(connection, path)

@@ -6,7 +6,7 @@ import subprocess
 
 import psutil
 
-from harness import wait_until
+from deadlines import PATIENCE_S, wait_child, wait_until
 
 FOLDER = os.path.dirname(os.path.abspath(__file__))
 CHROMIUM = shutil.which("chromium-headless-shell")
@@ -40,6 +40,10 @@ class Browser:
         assert "error" not in answer, answer["error"]
         return answer["result"]
 
+    def renew(self):
+        """Forgets all pages, cookies, requests and errors."""
+        self.order("renew")
+
     def open(self, url):
         return self.order("open", url=url)
 
@@ -56,7 +60,7 @@ class Browser:
         """None: there is no such element."""
         return self.evaluate(f"document.querySelector({json.dumps(selector)})?.innerText ?? null")
 
-    def wait_text(self, selector, *parts, timeout_s=30):
+    def wait_text(self, selector, *parts, timeout_s=PATIENCE_S):
         seen = []
 
         def shows():
@@ -76,4 +80,4 @@ class Browser:
 
     def close(self):
         self.process.stdin.close()
-        self.process.wait(60)
+        wait_child(self.process)

@@ -6,15 +6,24 @@ const [playwright, executablePath, ...further] = process.argv.slice(2);
 const {chromium} = createRequire(import.meta.url)(playwright);
 const patience = {timeout: 120000};  // on a busy machine
 const browser = await chromium.launch({executablePath, ...patience, args: ["--no-sandbox", ...further]});
-const context = await browser.newContext({viewport: {width: 1280, height: 1000}});
-const page = await context.newPage();
-page.setDefaultTimeout(patience.timeout);
-const requests = [], errors = [];
-page.on("request", request => requests.push({url: request.url(), at: Date.now()}));
-page.on("console", message => { if (message.type() === "error") errors.push(message.text()); });
-page.on("pageerror", error => errors.push(String(error)));
+let context, page, requests, errors;
+
+// A page without cookies, cache or history, and nothing noted of it.
+async function renew() {
+  await context?.close();
+  context = await browser.newContext({viewport: {width: 1280, height: 1000}});
+  page = await context.newPage();
+  page.setDefaultTimeout(patience.timeout);
+  const [ownRequests, ownErrors] = [requests, errors] = [[], []];
+  page.on("request", request => ownRequests.push({url: request.url(), at: Date.now()}));
+  page.on("console", message => { if (message.type() === "error") ownErrors.push(message.text()); });
+  page.on("pageerror", error => ownErrors.push(String(error)));
+}
+
+await renew();
 
 const actions = {
+  renew,
   open: async ({url}) => (await page.goto(url)).status(),
   evaluate: ({script}) => page.evaluate(script),
   press: ({key}) => page.keyboard.press(key),

@@ -7,7 +7,7 @@ import pytest
 import goodput_job
 import harness
 import stubs
-from harness import wait_until
+from deadlines import HANG_S, wait_until
 from launchers import Jobs
 from test_page import shot, url
 
@@ -49,7 +49,7 @@ def kill(manager, *messages):
         stub = services.SupervisionStub(channel)
 
         def report(kind, **fields):
-            stub.Report(messages_of.ReportEventsRequest(events=[kinds(kind=kind, **{"rank": -1, "node": -1, **fields})]), timeout=10)
+            stub.Report(messages_of.ReportEventsRequest(events=[kinds(kind=kind, **{"rank": -1, "node": -1, **fields})]), timeout=HANG_S)
         report(kinds.STARTED)
         for number, message in enumerate(messages):
             report(kinds.EXITED, rank=1, node=0, pid=4711, code=137, signal=9, round=number, restart_count=number)

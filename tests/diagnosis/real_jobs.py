@@ -310,7 +310,7 @@ class Run:
         """All ranks are killed, and the job is started again without the last one."""
         for process in self.ranks:
             os.kill(process.pid, signal.SIGKILL)
-            process.wait(60)
+            process.wait()
         ranks, self.ranks = len(self.ranks) - 1, []
         self.storage.next.clear()
         self.common |= {"WORLD_SIZE": ranks, "MASTER_PORT": harness.free_port()}
@@ -333,7 +333,7 @@ class Run:
     def finish(self):
         self.storage.stop()
         for process in self.ranks:
-            assert process.wait(60) == 0, process.log()[-3000:]
+            assert process.wait(timeout_s=60) == 0, process.log()[-3000:]
 
     def close(self):
         for process in self.ranks:  # one that is stopped does not end

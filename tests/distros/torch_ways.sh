@@ -25,7 +25,7 @@ ip link set lo up
 . "$tree/tests/distros/layer.sh"
 mkdir "$root/ways"
 cp -rL "$tree/build/release/python" "$root/ways/python"
-cp "$tree"/tests/lib/{torch_ways,torch_ways_rank,check_marks,ports}.py "$tree/tests/bench/training_cost.py" "$root/ways"
+cp "$tree"/tests/lib/{torch_ways,torch_ways_rank,check_marks,ports,deadlines}.py "$tree/tests/bench/training_cost.py" "$root/ways"
 outside=
 case "${1-}" in
   --faults) outside=diagnosis/real_faults.py ;;

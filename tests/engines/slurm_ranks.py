@@ -4,7 +4,7 @@ import os
 import re
 
 import slurm_rig
-from harness import wait_until
+from deadlines import wait_until
 
 # Says where it is, waits until it may go on, and counts the signals that it gets.
 RANK = """
@@ -46,6 +46,10 @@ def one_world(text, size):
 def lines_of_taskd(text):
     """Its log, and what its commands say. Not Slurm's own, nor the ranks': a signal that comes while Python starts is a traceback."""
     return [line for line in text.splitlines() if re.match(r"\d{4}-\d\d-\d\dT\S+ (debug|info|warning|error|critical) |taskd ", line)]
+
+
+def errors_of_taskd(text):
+    return [line for line in lines_of_taskd(text) if re.match(r"\S+ (error|critical) ", line)]
 
 
 def wait_up(rig, name, count, timeout_s=60):

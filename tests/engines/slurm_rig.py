@@ -15,9 +15,10 @@ import subprocess
 import sys
 import tempfile
 
+import deadlines
 import harness
 import namespaces
-from harness import wait_until
+from deadlines import wait_until
 
 NODES = (1, 2, 3, 4)
 USER_ID = 2001
@@ -25,6 +26,8 @@ PROGRAMS = ("slurmctld", "slurmd", "srun", "sbatch", "scontrol", "munged", "setp
 PATH = "/usr/sbin:/usr/bin:/sbin:/bin"
 SITE_PACKAGES = f".local/lib/python3.{sys.version_info[1]}/site-packages"  # of Debian's Python, which runs this
 
+# KillWait is so long that no rank of a starved machine is still ending when Slurm's SIGKILL comes. taskd's shutdown time-out is
+# KillWait less 10 s: a test that waits for taskd's SIGKILL sets TASKD_SHUTDOWN_TIMEOUT or --shutdown-timeout.
 CONFIGURATION = """
 ClusterName=rig
 SlurmctldHost=login(10.98.0.1)
@@ -50,7 +53,7 @@ MpiDefault=none
 SwitchType=switch/none
 ReturnToService=2
 SlurmdTimeout=10
-KillWait={kill_wait}
+KillWait=120
 MinJobAge=300
 SchedulerParameters=batch_sched_delay=1,sched_interval=2,preempt_youngest_first
 PreemptType=preempt/partition_prio
@@ -111,7 +114,7 @@ def missing():
 
 
 class SlurmRig:
-    def __init__(self, kill_wait=20):
+    def __init__(self):
         # Not below /tmp or /run, which are private in each node.
         self.folder = tempfile.mkdtemp(prefix="taskd-slurm-", dir="/var/tmp")
         os.chmod(self.folder, 0o755)
@@ -120,7 +123,6 @@ class SlurmRig:
         self.bin = os.path.join(self.folder, "bin")
         self.environment = {}  # for everything that runs, on top of its own
         self._pids = {}  # machine -> its first process
-        self._kill_wait = kill_wait
 
     def __enter__(self):
         try:
@@ -142,7 +144,7 @@ class SlurmRig:
     def _lay_out(self):
         for name in ("log", "state", "work", "home", "bin", "lib", "etc/slurm"):
             os.makedirs(os.path.join(self.folder, name))
-        self._write("etc/slurm/slurm.conf", CONFIGURATION.format(folder=self.folder, kill_wait=self._kill_wait))
+        self._write("etc/slurm/slurm.conf", CONFIGURATION.format(folder=self.folder))
         self._write("etc/slurm/cgroup.conf", "CgroupAutomount=no\n")
         self._write("etc/hosts", "127.0.0.1 localhost\n10.98.0.1 login\n" +
                     "".join(f"{_address(node)} n{node} n{node}-ib0\n" for node in NODES))
@@ -203,8 +205,8 @@ class SlurmRig:
 
     def login(self, command, machine="login", environment=None, timeout_s=120):
         """Runs a command to its end, as alice."""
-        return subprocess.run(self._command(command, machine, environment), capture_output=True, text=True, timeout=timeout_s, check=False,
-                              stdin=subprocess.DEVNULL)
+        return deadlines.run(self._command(command, machine, environment), timeout_s, capture_output=True, text=True,
+                             stdin=subprocess.DEVNULL)
 
     def start(self, command, machine="login", environment=None):
         """The same, beside the test; it ends with the rig. Its output goes to files: `.out`, `.err`."""

@@ -7,8 +7,9 @@ import signal
 import pytest
 
 import slurm_rig
-from harness import PYTHON, wait_until
-from slurm_ranks import LINE, ended_themselves, go, lines_of_taskd, one_world, wait_output, wait_up
+from deadlines import wait_child, wait_until
+from harness import PYTHON
+from slurm_ranks import LINE, ended_themselves, errors_of_taskd, go, lines_of_taskd, one_world, wait_output, wait_up
 
 pytestmark = pytest.mark.timeout(300)
 
@@ -51,7 +52,10 @@ def test_a_failing_rank_ends_all_and_is_reported_once(rig):
     done = rig.login(["srun", "-N2", "--ntasks-per-node=2", "--kill-on-bad-exit=0", *TASK, "fail", "wait"])
     assert done.returncode == 7
     assert done.stderr.count("FAILED") == 1 and "rank:        1 (local rank 1)" in done.stderr
-    assert len(said(done.stderr)) <= 3, done.stderr  # where from; the end, by task 0 and by the other node
+    ended = [line for line in said(done.stderr) if "exited" in line]
+    assert len(ended) == 2 and re.fullmatch(r"taskd run: rank 1 on n\d exited with code 7", ended[0]), done.stderr
+    assert ended[0] == ended[1], "task 0 and the other node say the same"
+    assert not errors_of_taskd(done.stderr), done.stderr
     rig.wait_idle()
 
 
@@ -59,10 +63,12 @@ def test_scancel_ends_everything(rig):
     child = rig.start(["srun", "-N2", "--ntasks-per-node=2", *TASK, "wait"])
     number = wait_output(child, 4)[3].rpartition("-")[2]
     assert rig.login(["scancel", number]).returncode == 0
-    assert child.wait(60) == 143
-    ended_themselves(slurm_rig.output_of(child)[1], 4)
+    assert wait_child(child, 60) == 143
+    text = slurm_rig.output_of(child)[1]
+    ended_themselves(text, 4)
     rig.wait_idle()
-    assert len(lines_of_taskd(slurm_rig.output_of(child)[1])) <= 8, slurm_rig.output_of(child)[1]
+    assert len([line for line in lines_of_taskd(text) if line.endswith("SIGTERM: the job is ended")]) == 1, "task 0 says it"
+    assert not errors_of_taskd(text), text
 
 
 def test_status_sees_every_rank_on_its_node(rig):
@@ -81,7 +87,7 @@ def test_status_sees_every_rank_on_its_node(rig):
                 if rank["attached"]}
     wait_until(lambda: attached() == {(0, 0), (0, 1), (1, 2), (1, 3)}, "all are attached", 60, 0.2)
     go(rig)
-    assert child.wait(60) == 0
+    assert wait_child(child, 60) == 0
 
 
 def test_a_node_that_loses_its_power_ends_the_job(rig):

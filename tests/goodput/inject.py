@@ -40,6 +40,7 @@ import time
 import urllib.request
 
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "lib"))
+import deadlines  # noqa: E402
 import harness  # noqa: E402
 from ports import free_port  # noqa: E402
 
@@ -153,8 +154,8 @@ class Run:
 
     def set_steps(self, state):
         manager = "127.0.0.1:" + re.search(r"the manager is at port (\d+)", self.launchers[0].log())[1]
-        subprocess.run([harness.TASKD, "switch", "--manager", manager, f"step={state}"], env=harness.clean_environment(),
-                       stdout=subprocess.DEVNULL, timeout=30, check=True)
+        deadlines.run([harness.TASKD, "switch", "--manager", manager, f"step={state}"], env=harness.clean_environment(),
+                      stdout=subprocess.DEVNULL, check=True)
 
     def switch_off(self):
         self.set_steps("off")
@@ -218,15 +219,15 @@ class Run:
 
     def read_counters(self):
         with contextlib.suppress(OSError, AssertionError):  # it is starting, or ending
-            with urllib.request.urlopen(f"http://{self.job_file()['http']}/metrics", timeout=1) as answer:
+            with urllib.request.urlopen(f"http://{self.job_file()['http']}/metrics", timeout=deadlines.HANG_S) as answer:
                 text = answer.read().decode()
             values = [re.search(rf"^taskd_{name}_seconds_total (\S+)$", text, re.M) for name in ("productive", "wall")]
             if all(values):
                 self.counters = tuple(float(value[1]) for value in values)
 
     def ledger(self):
-        done = subprocess.run([harness.TASKD, "goodput", "--state-dir", self.state, "--json"], env=harness.clean_environment(),
-                              capture_output=True, text=True, timeout=30, check=False)
+        done = deadlines.run([harness.TASKD, "goodput", "--state-dir", self.state, "--json"], env=harness.clean_environment(),
+                             capture_output=True, text=True)
         assert done.returncode == 0, done.stderr
         return json.loads(done.stdout)
 

@@ -23,6 +23,8 @@ import sys
 import tempfile
 import time
 
+RAS_S = 10.0  # NCCL's RAS collects for up to 5 s before it answers
+
 FOLDER = os.path.dirname(os.path.abspath(__file__))
 KINDS = ("step", "fp", "dataloader", "save_checkpoint", "communication")
 SOCKETS = {"NCCL_SOCKET_IFNAME": "lo", "NCCL_IB_DISABLE": "1", "NCCL_P2P_DISABLE": "1", "NCCL_SHM_DISABLE": "1",
@@ -156,8 +158,7 @@ def verdicts(out, faults):
 # Hangs
 
 def ask_ras(port):
-    with socket.create_connection(("localhost", port), 5) as connection:
-        connection.settimeout(10)
+    with socket.create_connection(("localhost", port), RAS_S) as connection:
         connection.sendall(b"set format json\nverbose status\n")
         answer = b""
         while part := connection.recv(1 << 16):

@@ -8,6 +8,7 @@ import subprocess
 import sys
 import textwrap
 
+import deadlines
 import ports
 
 BASE_NS = 1_767_225_600_000_000_000  # 2026-01-01
@@ -71,7 +72,7 @@ def record(folder, ranks=3, steps=60, slow_rank=-1, slow_from=20, work_ms=30, mo
             [sys.executable, str(script), str(folder), *map(str, (steps, slow_rank, slow_from, work_ms, more_ms, how))],
             env=env, stderr=subprocess.PIPE, text=True))
     for process in processes:
-        _, errors = process.communicate(timeout=250)
+        _, errors = deadlines.communicate(process, timeout_s=120)
         assert process.returncode == 0, errors[-2000:]
 
 

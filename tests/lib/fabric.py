@@ -4,8 +4,8 @@ Bytes on the uplinks are the proof (they do not vary); times are for people.
 """
 import json
 import os
-import subprocess
 
+import deadlines
 import harness
 
 NODES = 8
@@ -38,9 +38,9 @@ def write_inputs(folder, ranks=INTERLEAVED):
 def plan(folder):
     """(rank of each node as `taskd route` plans it, its report)."""
     rank_table, topology = write_inputs(folder)
-    done = subprocess.run([harness.TASKD, "route", "--rank-table", rank_table, "--topology", topology, "--format", "csv",
-                           "--out", folder, "--json"],
-                          env=harness.clean_environment(), capture_output=True, text=True, timeout=60, check=False)
+    done = deadlines.run([harness.TASKD, "route", "--rank-table", rank_table, "--topology", topology, "--format", "csv",
+                          "--out", folder, "--json"],
+                         env=harness.clean_environment(), capture_output=True, text=True)
     if done.returncode != 0:
         raise AssertionError(f"taskd route: code {done.returncode}: {done.stderr}")
     report = json.loads(done.stdout)

@@ -7,6 +7,7 @@ import grpc
 
 import harness
 import stubs
+from deadlines import HANG_S
 
 MS = 1_000_000
 RANKS, RANKS_PER_NODE = 8, 4
@@ -101,10 +102,10 @@ class FoldedJob:
             samples=[0, ALL_REDUCE, 0, covered, 0])
 
 
-def report_of(manager, job="", timeout_s=10):
+def report_of(manager, job=""):
     messages, services = stubs.diagnosis()
     with manager.secure_channel() as channel:
-        return services.DiagnosisStub(channel).GetReport(messages.GetReportRequest(job=job), timeout=timeout_s)
+        return services.DiagnosisStub(channel).GetReport(messages.GetReportRequest(job=job), timeout=HANG_S)
 
 
 def open_verdicts(manager):

@@ -13,13 +13,14 @@ import socket
 import struct
 import subprocess
 import sys
-import threading
 import time
 
 sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
 import check_marks  # noqa: E402
-from deadlines import Deadline, PATIENCE_S, wait_until  # noqa: E402
+import deadlines  # noqa: E402
+from deadlines import HANG_S, PATIENCE_S, wait_until  # noqa: E402
 from ports import free_port  # noqa: E402
+from segments import segments_of  # noqa: E402
 import stubs  # noqa: E402
 import grpc  # noqa: E402
 
@@ -133,7 +134,7 @@ def secure_channel(address, secret, options=()):
 
 def prompt_status(channel):
     """A function that asks a manager for the status, over this channel's connection, and fails where ANSWER_S is not kept."""
-    grpc.channel_ready_future(channel).result(PATIENCE_S)
+    grpc.channel_ready_future(channel).result(HANG_S)
     get_status = channel.unary_unary("/taskd.v1.Control/GetStatus")
 
     def ask():
@@ -170,14 +171,7 @@ class Process:
         return True
 
     def wait(self, timeout_s=PATIENCE_S):
-        deadline = Deadline(timeout_s)
-        while True:
-            is_over = deadline.is_over()
-            try:
-                return self.child.wait(0 if is_over else min(timeout_s, 1))
-            except subprocess.TimeoutExpired:
-                if is_over:
-                    raise subprocess.TimeoutExpired(self.name, timeout_s) from None
+        return deadlines.wait_child(self.child, timeout_s)
 
     def terminate(self, timeout_s=5.0):
         """SIGTERM; returns the exit code. AssertionError if that takes longer than promised (marks.md 3)."""
@@ -226,18 +220,18 @@ class Manager(Process):
         def ready():
             self.require_alive()
             try:
-                return self.get(timeout_s=1)[0] is not None
+                return self.get()[0] is not None
             except grpc.RpcError:
                 return False
         wait_until(ready, f"{self.name} answers gRPC", timeout_s)
 
-    def call(self, method, request, timeout_s=10):
+    def call(self, method, request, timeout_s=HANG_S):
         """One call over a connection of its own, as a one-shot tool does it."""
         services = stubs.profiling()[1]
         with grpc.insecure_channel(self.address, options=[("grpc.use_local_subchannel_pool", 1)]) as channel:
             return getattr(services.TrainingDataTraceStub(channel), method)(request, timeout=timeout_s)
 
-    def modify(self, job=None, timeout_s=10, **kinds):
+    def modify(self, job=None, timeout_s=HANG_S, **kinds):
         """ModifyTrainingDataTraceSwitch with kinds as in step="on"; returns the code."""
         messages = stubs.profiling()[0]
         switch = messages.ProfilingSwitch(**{CLUSTERD_FIELDS[k]: v for k, v in kinds.items()})
@@ -250,24 +244,22 @@ class Manager(Process):
     def all_off(self):
         assert self.modify(**dict.fromkeys(KINDS, "off")) == 200
 
-    def get(self, job=None, timeout_s=10):
+    def get(self, job=None, timeout_s=HANG_S):
         """(code, {kind: "on"|"off"}) of GetTrainingDataTraceSwitch."""
         messages = stubs.profiling()[0]
         answer = self.call("GetTrainingDataTraceSwitch", messages.DataStatusReq(jobNsName=job or self.job), timeout_s)
         return answer.code, {k: getattr(answer.profilingSwitch, f) for k, f in CLUSTERD_FIELDS.items()}
 
-    def switch(self, *arguments, timeout_s=20):
+    def switch(self, *arguments, timeout_s=PATIENCE_S):
         """`taskd switch ... --json`: (exit code, parsed answer)."""
-        done = subprocess.run([TASKD, "switch", "--manager", self.address, "--job", self.job, *arguments, "--json"],
-                              env=self.environment or clean_environment(), capture_output=True, text=True,
-                              timeout=timeout_s, check=False)
+        done = deadlines.run([TASKD, "switch", "--manager", self.address, "--job", self.job, *arguments, "--json"], timeout_s,
+                             env=self.environment or clean_environment(), capture_output=True, text=True)
         assert done.stdout, f"taskd switch printed nothing, code {done.returncode}: {done.stderr}"
         return done.returncode, json.loads(done.stdout)
 
     def status(self):
-        done = subprocess.run([TASKD, "status", "--manager", self.address, "--json"],
-                              env=self.environment or clean_environment(), capture_output=True, text=True,
-                              timeout=PATIENCE_S if not sanitized() else 4 * PATIENCE_S, check=False)
+        done = deadlines.run([TASKD, "status", "--manager", self.address, "--json"], PATIENCE_S if not sanitized() else 4 * PATIENCE_S,
+                             env=self.environment or clean_environment(), capture_output=True, text=True)
         assert done.returncode == 0, f"taskd status: code {done.returncode}: {done.stderr}"
         return json.loads(done.stdout)
 
@@ -346,12 +338,15 @@ class Rank(Process):
         self.rank = rank
         self.threads = threads
         self.counter_path = os.path.join(folder, f"rank{rank}.{time.monotonic_ns()}.count")
-        socket_path = proxy if isinstance(proxy, str) else proxy.socket
+        self.socket = proxy if isinstance(proxy, str) else proxy.socket
         command = [RANK_MAIN, "--rank", str(rank), "--threads", str(threads), "--rate", str(rate), "--count", str(count),
                    "--pattern", pattern, "--name-bytes", str(name_bytes), "--counter", self.counter_path,
                    "--hold", str(int(hold)), "--init", str(int(init))]
-        environment = clean_environment(**{"LD_PRELOAD": LIBRARY, "TASKD_SOCKET": socket_path, "RANK": rank, **(environment or {})})
+        environment = clean_environment(**{"LD_PRELOAD": LIBRARY, "TASKD_SOCKET": self.socket, "RANK": rank, **(environment or {})})
         super().__init__(name or f"rank{rank}", command, environment, folder)
+
+    def segments(self):
+        return segments_of(self.pid, self.socket)
 
     def made(self):
         """Marks made so far, by thread. A killed rank may have recorded one more a thread than it had time to count."""
@@ -420,10 +415,10 @@ class Stage:
         environment = clean_environment(PYTHONPATH=PYTHON_PACKAGE, **environment)
         return self._add(Process(name, [PYTHON, path, *arguments], environment, self.folder))
 
-    def run(self, *arguments, environment=None, timeout_s=20, stdin=None):
+    def run(self, *arguments, environment=None, timeout_s=PATIENCE_S, stdin=None):
         """`taskd ARGUMENTS` to its end."""
-        return subprocess.run([TASKD, *arguments], env=environment or clean_environment(), capture_output=True, text=True, stdin=stdin,
-                              timeout=timeout_s, check=False, cwd=self.folder)
+        return deadlines.run([TASKD, *arguments], timeout_s, env=environment or clean_environment(), capture_output=True, text=True,
+                             stdin=stdin, cwd=self.folder)
 
     def close(self):
         for process in reversed(self.processes):

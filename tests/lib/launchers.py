@@ -1,4 +1,5 @@
 """Starts `taskd run`, launchers and their ranks, for tests."""
+import glob
 import json
 import os
 import re
@@ -48,6 +49,56 @@ def running(pid):
         return False
 
 
+# For launchers with daemons: another test may have the default ports of the manager's page and of the proxy's health.
+OWN_PORTS = {"TASKD_HTTP": "127.0.0.1:0", "TASKD_LISTEN": "127.0.0.1:0"}
+# Warnings of launchers and proxies that wait. They tell that the machine is slow, so a test of anything else lets them pass.
+SLOW = (r" run: waiting", r" run: the manager does not answer yet", r" proxy: manager \S+: .*; trying again")
+
+
+def complaints(log, *expected):
+    """Lines of level warning and above in a log of taskd, but for those that match one of `expected` or of SLOW."""
+    lines = re.findall(r"^\d{4}-\S+ (?:warning|error|critical) .*$", log, re.M)
+    return [line for line in lines if not any(re.search(pattern, line) for pattern in (*SLOW, *expected))]
+
+
+def daemons_of(pid, *kinds):
+    """Pids of the daemons of these kinds ("manager", "proxy") that the launcher `pid` has started: its children that run `taskd KIND`.
+
+    A child has the command line of the launcher until its exec, and a rank may have any word in its own: both are left out.
+    """
+    found = []
+    for path in glob.glob(f"/proc/{pid}/task/*/children"):
+        try:
+            with open(path, encoding="ascii") as children:
+                pids = [int(child) for child in children.read().split()]
+        except OSError:  # the thread has ended
+            continue
+        for child in pids:
+            try:
+                with open(f"/proc/{child}/cmdline", "rb") as command:
+                    words = command.read().split(b"\0")
+            except OSError:  # it has ended
+                continue
+            if os.path.basename(words[0]) == b"taskd" and words[1:2] and words[1].decode(errors="replace") in kinds:
+                found.append(child)
+    return found
+
+
+def wait_manager(launcher):
+    """HOST:PORT of the manager that the launcher has started. Its log does not tell it of a manager that is slow to start."""
+    def listens():
+        launcher.require_alive()
+        for pid in daemons_of(launcher.pid, "manager"):
+            try:
+                with open(f"/proc/{pid}/cmdline", encoding="utf-8", errors="replace") as command:
+                    words = command.read().split("\0")
+            except OSError:
+                continue
+            return words[words.index("--listen") + 1].replace("0.0.0.0", "127.0.0.1")
+        return None
+    return wait_until(listens, f"{launcher.name} has a manager")
+
+
 LAUNCHED = {}  # the folder of a test -> pids of its launchers
 
 
@@ -66,7 +117,7 @@ class Jobs:
                script_arguments=(), program=TASKD):
         command = [*prefix, program, "run", *options, script or self.script]
         command += [self.folder, *map(str, action)] if script is None else script_arguments
-        environment = {"TASKD_MANAGER": "off", "PYTHON_EXEC": PYTHON, "TMPDIR": self.stage.folder,
+        environment = {"TASKD_MANAGER": "off", **OWN_PORTS, "PYTHON_EXEC": PYTHON, "TMPDIR": self.stage.folder,
                        "PYTHONDONTWRITEBYTECODE": 1, "OMP_NUM_THREADS": 1, **(environment or {})}
         process = self.stage._add(harness.Process(name, command, clean_environment(**environment), self.stage.folder))
         LAUNCHED.setdefault(self.stage.folder, set()).add(process.pid)

@@ -1,8 +1,8 @@
 """Starts the nodes of a job in a mode of `taskd run` on this machine, for tests."""
 import json
 import os
-import subprocess
 
+import deadlines
 import harness
 from harness import PYTHON, TASKD, clean_environment
 from launchers import running
@@ -77,7 +77,7 @@ class ModeJob:
 
 def dry_run(mode, environment, command, *options):
     """The JSON of a dry run."""
-    result = subprocess.run([TASKD, "run", "--mode", mode, "--dry-run", "--json", *options, "--", *command],
-                            env=environment, capture_output=True, text=True, timeout=30, check=False)
+    result = deadlines.run([TASKD, "run", "--mode", mode, "--dry-run", "--json", *options, "--", *command],
+                           env=environment, capture_output=True, text=True)
     assert result.returncode == 0, result.stderr
     return json.loads(result.stdout)

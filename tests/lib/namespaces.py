@@ -16,6 +16,7 @@ import shutil
 import signal
 import subprocess
 
+import deadlines
 import harness
 import pytest
 
@@ -64,7 +65,7 @@ def make_rig(tmp_path):
 
 def _ip(*arguments, batch=None):
     command = ["ip", *arguments] + (["-batch", "-"] if batch else [])
-    done = subprocess.run(command, input="\n".join(batch or []), capture_output=True, text=True, check=False, timeout=30)
+    done = deadlines.run(command, input="\n".join(batch or []), capture_output=True, text=True)
     if done.returncode != 0:
         raise RuntimeError(f"{' '.join(command)}: {done.stderr.strip()}")
     return done.stdout
@@ -72,7 +73,7 @@ def _ip(*arguments, batch=None):
 
 def _pids(namespace):
     """Processes whose network is this namespace, orphans included."""
-    done = subprocess.run(["ip", "netns", "pids", namespace], capture_output=True, text=True, check=False, timeout=30)
+    done = deadlines.run(["ip", "netns", "pids", namespace], capture_output=True, text=True)
     return [int(pid) for pid in done.stdout.split()]
 
 
@@ -98,7 +99,7 @@ def _runs(pid):
 
 def _remove(namespace):
     _kill_all(namespace)
-    subprocess.run(["ip", "netns", "del", namespace], capture_output=True, check=False, timeout=30)
+    deadlines.run(["ip", "netns", "del", namespace], capture_output=True)
     shutil.rmtree(os.path.join(NETNS_CONFIG, namespace), ignore_errors=True)
 
 
@@ -185,7 +186,7 @@ class Rig:
         if rate:
             limits = [f"qdisc add dev {link}{tor} root tbf rate {rate} burst 256k latency 200ms"
                       for tor in tors for link in ("uplink", "downlink")]
-            subprocess.run(["tc", "-n", self.fabric, "-batch", "-"], input="\n".join(limits), text=True, check=True, timeout=30)
+            deadlines.run(["tc", "-n", self.fabric, "-batch", "-"], input="\n".join(limits), text=True, check=True)
 
     def write_hosts(self, aliases=None, nodes=None):
         """/etc/hosts of every node, in place: running processes see it. `nodes`: only these are in it."""
@@ -216,8 +217,8 @@ class Rig:
 
     def finish(self, node, argv, environment=None, timeout_s=harness.PATIENCE_S):
         """argv on that node to its end: subprocess's result, with text output."""
-        return subprocess.run(self.command(node, argv), env=harness.clean_environment(**(environment or {})), cwd=node.folder,
-                              stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=timeout_s, check=False)
+        return deadlines.run(self.command(node, argv), timeout_s, env=harness.clean_environment(**(environment or {})), cwd=node.folder,
+                             stdin=subprocess.DEVNULL, capture_output=True, text=True)
 
     def pids(self, node):
         return _pids(node.namespace)
@@ -245,8 +246,7 @@ class Rig:
         known = []
         self.client_key = os.path.join(self.folder, "client_key")
         for path in [self.client_key, *(os.path.join(node.folder, "host_key") for node in self.nodes)]:
-            subprocess.run(["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-C", "test", "-f", path], check=True, timeout=30,
-                           stdin=subprocess.DEVNULL)
+            deadlines.run(["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-C", "test", "-f", path], check=True, stdin=subprocess.DEVNULL)
         for node in self.nodes:
             with open(os.path.join(node.folder, "host_key.pub"), encoding="utf-8") as key:
                 known.append(f"{node.name},{node.address},[{node.name}]:*,[{node.address}]:* {' '.join(key.read().split()[:2])}\n")

@@ -2,6 +2,7 @@
 of its own. Needs root."""
 import subprocess
 
+import deadlines
 import harness
 import pytest
 import stubs
@@ -36,11 +37,10 @@ class Host:
             environment.pop("XDG_RUNTIME_DIR", None)
         return environment
 
-    def run(self, uid, *command, timeout_s=30, **environment):
+    def run(self, uid, *command, timeout_s=deadlines.PATIENCE_S, **environment):
         if command[0] == "taskd":
             command = ["/run/build/bin/taskd", *command[1:]]
-        return subprocess.run(self.command(uid, *command), env=self.environment(**environment), capture_output=True, text=True,
-                              timeout=timeout_s, check=False)
+        return deadlines.run(self.command(uid, *command), timeout_s, env=self.environment(**environment), capture_output=True, text=True)
 
     def sh(self, uid, script):
         done = self.run(uid, "sh", "-ec", script)

@@ -51,7 +51,7 @@ class Step:
         return self
 
     def codes(self):
-        return [task.wait(60) for task in self.tasks]
+        return [task.wait(timeout_s=60) for task in self.tasks]
 
     def plan(self, rank=0, *options):
         done = self.jobs.stage.run("run", "--mode", "slurm", "--dry-run", "--json", *options, "--", "x",

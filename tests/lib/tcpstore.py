@@ -9,6 +9,8 @@ import socket
 import struct
 import time
 
+from deadlines import HANG_S
+
 VALIDATE_MAGIC = 0x3C85F7CE
 READY, NOT_READY = 0, 1
 STOP_WAITING, WAIT_CANCELED = 0, 1
@@ -68,7 +70,7 @@ class TCPStore:
     what the server owes at once, where PyTorch would wait for ever.
     """
 
-    def __init__(self, host, port, dialect="2.x", timeout_s=30.0, world_size=None, reply_timeout_s=30.0):
+    def __init__(self, host, port, dialect="2.x", timeout_s=HANG_S, world_size=None, reply_timeout_s=HANG_S):
         self.host, self.port, self.dialect, self.timeout_s = host, port, dialect, timeout_s
         self.reply_timeout_s = timeout_s if dialect == "1.x" else reply_timeout_s
         self.sockets = [self._connect()]

@@ -16,6 +16,7 @@ import tempfile
 
 sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
 import check_marks  # noqa: E402
+import deadlines  # noqa: E402
 from ports import free_port  # noqa: E402
 
 RANK_SCRIPT = os.path.join(os.path.dirname(os.path.abspath(__file__)), "torch_ways_rank.py")
@@ -56,7 +57,7 @@ def without_taskd(way, folder):
                 [sys.executable, RANK_SCRIPT, way, folder, str(STEPS)], stdin=subprocess.DEVNULL, stdout=output, stderr=subprocess.STDOUT,
                 env=_environment(RANK=rank, LOCAL_RANK=rank, WORLD_SIZE=RANKS, MASTER_ADDR="127.0.0.1", MASTER_PORT=port)))
     try:
-        codes = [rank.wait(PATIENCE_S) for rank in ranks]
+        codes = [deadlines.wait_child(rank, PATIENCE_S) for rank in ranks]
     finally:
         for rank in ranks:
             rank.kill()
@@ -102,11 +103,11 @@ def with_taskd(taskd, way, folder, slow_rank=None):
     with open(switch, "w", encoding="utf-8") as file:
         json.dump(dict.fromkeys(("CommunicationOperator", "Step", "SaveCheckpoint", "FP", "DataLoader"), "on"), file)
     training = [STEPS] if slow_rank is None else [SLOW_STEPS, slow_rank, SLOW_S]
-    job = subprocess.run(
+    job = deadlines.run(
         [taskd, "run", "--standalone", "--nproc-per-node", str(RANKS), "-m", "taskd.torch", RANK_SCRIPT, way, folder,
-         *map(str, training)],
+         *map(str, training)], PATIENCE_S,
         env=_environment(TASKD_PROFILING_DIR=profiling, MINDX_TASK_ID="ways", TASKD_SWITCH_FILE=switch, PYTHON_EXEC=sys.executable),
-        stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, timeout=PATIENCE_S, check=False)
+        stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
     assert job.returncode == 0, f"code {job.returncode}: {job.stdout[-3000:]}"
     marks = check_marks.check(os.path.join(profiling, "ways"), keep_marks=True)
     report = subprocess.run([taskd, "diagnose", "--from", os.path.join(profiling, "ways"), "--json"], stdout=subprocess.PIPE,

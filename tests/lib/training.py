@@ -58,11 +58,11 @@ class Training:
         assert done.returncode == 0, f"taskd diagnose: code {done.returncode}: {done.stderr}"
         return json.loads(done.stdout)
 
-    def finish(self, timeout_s=60):
+    def finish(self):
         with open(self.stop_file, "w", encoding="ascii"):
             pass
         for process in self.ranks:
-            assert process.wait(timeout_s) == 0, process.log()[-3000:]
+            assert process.wait(timeout_s=60) == 0, process.log()[-3000:]
 
     def gather(self, folder):
         """The mark files of all ranks below one folder. Only once the proxies have ended: then they are whole."""

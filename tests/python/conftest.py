@@ -1,9 +1,7 @@
 """What the tests of the Python package share. Each runs scripts in processes of their own, in an environment of their own."""
-import glob
 import os
 import re
 import signal
-import socket
 import struct
 import subprocess
 import sys
@@ -13,6 +11,8 @@ import pytest
 
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.dirname(os.path.abspath(__file__))), "lib"))
 import ports  # noqa: E402
+from deadlines import wait_child  # noqa: E402
+from segments import segments_of  # noqa: E402
 
 BUILD = os.environ.get("TASKD_BUILD_DIR", "")
 # What must not reach them from the environment of the tests.
@@ -46,13 +46,6 @@ def is_running(pid):
             return stat.read().rpartition(b")")[2].split()[0] not in (b"Z", b"X")
     except FileNotFoundError:
         return False
-
-
-def socket_hash(path):
-    value = 0xCBF29CE484222325
-    for byte in path.encode():
-        value = (value ^ byte) * 0x100000001B3 % 2**64
-    return value
 
 
 class World:
@@ -96,7 +89,7 @@ class World:
         """Runs a script to its end, which must be a success; its output."""
         before = len(self.output()) if os.path.exists(self.path("output")) else 0
         child = self.python(code, *arguments, **environment)
-        assert child.wait(60) == 0, self.output()
+        assert wait_child(child, 60) == 0, self.output()
         return self.output()[before:]
 
     def fake_program(self):
@@ -114,7 +107,7 @@ class World:
             return []
 
     def segments(self, pid):
-        return glob.glob(f"/dev/shm/taskd-{os.getuid()}-{socket_hash(self.socket):016x}-{pid}-*")
+        return segments_of(pid, self.socket)
 
     def record(self, pid, name):
         """The record with this name in the process's segment (worker_sdk/include/taskd/ring.h), None if there is none."""

@@ -6,7 +6,7 @@ import struct
 
 import pytest
 
-from deadlines import wait_until
+from deadlines import HANG_S, wait_until
 
 AGENT_PY = """
 import os
@@ -28,7 +28,7 @@ ACCEPT = struct.pack("=IHH56s", MAGIC, 1, 0, b"")
 
 class Line:
     def __init__(self, connection):
-        connection.settimeout(20)
+        connection.settimeout(HANG_S)
         self.connection = connection
         self.hello = struct.unpack("=IHHiiII40x", self.read(64))
 
@@ -51,7 +51,7 @@ class Line:
 @pytest.fixture
 def listener(world):
     with socket.socket(socket.AF_UNIX) as made:
-        made.settimeout(20)
+        made.settimeout(HANG_S)
         made.bind(world.socket)
         made.listen()
         yield made
@@ -109,7 +109,7 @@ def test_connects_again(world, listener):
 def test_proxy_that_comes_later(world):
     world.python(AGENT_PY)
     with socket.socket(socket.AF_UNIX) as listener:
-        listener.settimeout(20)
+        listener.settimeout(HANG_S)
         listener.bind(world.socket)
         listener.listen()
         assert accept(listener).ask({"id": 1, "operator": "MONITOR"})["ok"] is True

@@ -6,7 +6,7 @@ import socket
 import pytest
 
 from conftest import is_running
-from deadlines import wait_until
+from deadlines import wait_child, wait_until
 from ports import free_port
 
 MANAGER_PY = """
@@ -81,7 +81,7 @@ def test_ends_with_its_python_process(world, script, end):
     pid = called(world)["pid"]
     assert is_running(pid)
     parent.send_signal(end)
-    assert parent.wait(5) == -end
+    assert wait_child(parent, 5) == -end
     wait_until(lambda: not is_running(pid), "the child ends", 5)
 
 
@@ -167,7 +167,7 @@ def test_true_manager(world, program, end):
     wait_until(answers, "the manager listens")
     (pid,) = children(parent.pid)
     parent.send_signal(end)
-    assert parent.wait(5) == -end
+    assert wait_child(parent, 5) == -end
     wait_until(lambda: not is_running(pid), "the manager ends", 5)
 
 

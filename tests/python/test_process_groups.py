@@ -84,24 +84,29 @@ def test_the_proxy_says_where(world, free_port):
 
 
 def test_a_program_that_makes_many_does_not_wait_for_each_look(world, free_port):
-    """A look at all groups for each new one would take time that grows with the square of their number."""
+    """A look at all groups for each new one would take time that grows with the square of their number. The thread rests after a
+    look, 20 times as long as the look took, and one more look finds all groups that were made meanwhile."""
     world.run(f"""
-import os, time
+import os, threading, time, types
 os.environ.update(RANK="0", WORLD_SIZE="1", MASTER_ADDR="127.0.0.1", MASTER_PORT="{free_port}", GLOO_SOCKET_IFNAME="lo", MINDX_TASK_ID="job-1")
 import taskd.torch
 from taskd.torch import _groups
 taskd.torch.enable()
 import torch.distributed as dist
-look, looks = _groups.snapshot, []
+look, looks, rests, begun, goes_on = _groups.snapshot, [], [], threading.Event(), threading.Event()
 _groups.snapshot = lambda: (looks.append(time.sleep(0.02)), look())[1]
+_groups.time = types.SimpleNamespace(**{{**vars(time), "sleep": lambda s: (rests.append(s), begun.set(), goes_on.wait())}})
 dist.init_process_group("gloo")
+begun.wait()
 for _ in range(100):
     dist.new_group([0])
+goes_on.set()
 path = os.path.join(os.environ["TASKD_PROFILING_DIR"], "job-1", "0", "parallel_group.json")
 os.makedirs(os.path.dirname(path))
 while not os.path.exists(path) or open(path).read().count("group_rank") < 101:
     time.sleep(0.01)
-assert len(looks) < 50, len(looks)
+assert len(looks) == 2, len(looks)
+assert rests[0] >= 20 * 0.02, rests
 """, TASKD_PROFILING_DIR=world.path("profiling"))
 
 
@@ -187,6 +192,47 @@ def test_dump_group_info_and_taskd_torch_write_one_file(world, free_port):
          MINDX_TASK_ID="job-1")
     assert written(world) == {"profiling/job-1/0": ["parallel_group.json"]}
     assert len(groups(world.path("profiling/job-1/0/parallel_group.json"))) == 2
+
+
+# The thread of taskd.torch has looked at one group, and hangs in the write of its file until `goes_on` is set.
+THREAD_HANGS_PY = """
+import threading
+import taskd.torch
+from taskd.torch import _groups
+hangs, goes_on, write = threading.Event(), threading.Event(), _groups.write_file
+def hanging_write(folder, groups):
+    if threading.current_thread().name == "taskd-groups":
+        hangs.set()
+        goes_on.wait()
+    write(folder, groups)
+_groups.write_file = hanging_write
+taskd.torch.enable()
+hangs.wait()
+dist.new_group([0])
+"""
+
+
+def test_a_file_never_gets_older(world, free_port):
+    """Where dump_group_info() need not wait for the thread's write, that write comes later, with what it looked at earlier."""
+    os.makedirs(world.path("profiling/job-1/0"))
+    dump(world, free_port, THREAD_HANGS_PY + """
+dumps = threading.Thread(target=dump_group_info)
+dumps.start()
+dumps.join(1)  # long enough to write where nothing holds it up
+thread = _groups._thread
+goes_on.set()
+dumps.join()
+thread.join()
+""", MINDX_TASK_ID="job-1")
+    assert len(groups(world.path("profiling/job-1/0/parallel_group.json"))) == 2
+
+
+def test_a_disk_that_hangs_stops_only_writes_to_it(world, free_port):
+    os.makedirs(world.path("profiling/job-1/0"))
+    os.makedirs(world.path("base"))
+    dump(world, free_port, THREAD_HANGS_PY + "assert dump_group_info()\ngoes_on.set()\n",
+         MINDX_TASK_ID="job-1", GROUP_BASE_DIR=world.path("base"))
+    assert len(groups(world.path("base/job-1/0/parallel_group.json"))) == 2
 
 
 @pytest.mark.parametrize("link", ["job-1/0", "job-1/0/parallel_group.json"])

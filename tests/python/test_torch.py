@@ -7,6 +7,7 @@ import sys
 import ports
 import pytest
 
+from deadlines import wait_child
 from needs import needs_torch
 
 pytestmark = needs_torch
@@ -18,7 +19,7 @@ def run_job(world, case, **environment):
     ranks = [world.start(sys.executable, JOB, case, RANK=str(r), LOCAL_RANK=str(r), WORLD_SIZE="2", MASTER_ADDR="127.0.0.1",
                          MASTER_PORT=str(port), GLOO_SOCKET_IFNAME="lo", OMP_NUM_THREADS="1", **environment) for r in (0, 1)]
     for rank in ranks:
-        assert rank.wait(120) == 0, world.output()
+        assert wait_child(rank, 120) == 0, world.output()
     results = []
     for rank in (0, 1):
         with open(world.path(f"marks.{rank}.json"), encoding="utf-8") as file:
@@ -121,7 +122,7 @@ def test_ways_in(world):
                                  ((sys.executable, "-c", f"import taskd, runpy, sys\nsys.argv[1:] = ['--lr', '1']\n"
                                    f"runpy.run_path({script!r}, run_name='__main__')"), {"TASKD_TORCH": "1"})):
         before = len(world.output()) if os.path.exists(world.path("output")) else 0
-        assert world.start(*command, **environment).wait(60) == 0, world.output()
+        assert wait_child(world.start(*command, **environment), 60) == 0, world.output()
         assert "ARGS ['--lr', '1'] __main__ True" in world.output()[before:]
 
 
@@ -194,7 +195,7 @@ def test_work_under_way_when_the_interpreter_ends(world, case):
     port = str(ports.free_port())
     ranks = [world.python(UNDER_WAY_AT_EXIT, case, RANK=str(r), LOCAL_RANK=str(r), WORLD_SIZE="2", MASTER_ADDR="127.0.0.1",
                           MASTER_PORT=port, GLOO_SOCKET_IFNAME="lo", OMP_NUM_THREADS="1") for r in (0, 1)]
-    codes = [rank.wait(120) for rank in ranks]
+    codes = [wait_child(rank, 120) for rank in ranks]
     if case == "callback":
         if codes[0] == 0:
             pytest.skip("this Python ends threads in another way")

@@ -1,11 +1,11 @@
 """How much work a step is: from the shapes of the outermost forward's arguments, or said by the program."""
 import json
 import os
-import subprocess
 import sys
 
 import pytest
 
+import deadlines
 from needs import needs_torch
 
 pytestmark = needs_torch
@@ -17,7 +17,7 @@ def work(*amounts):
 
 
 def test_work_is_what_the_arguments_shapes_say_or_the_program():
-    done = subprocess.run([sys.executable, JOB], capture_output=True, text=True, timeout=140)
+    done = deadlines.run([sys.executable, JOB], 120, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
     assert json.loads(done.stdout.splitlines()[-1]) == {
         "a tensor": work(400), "by name": work(800), "nested": work(800), "a user's dictionary": work(400),

@@ -8,7 +8,7 @@ import sys
 import pytest
 
 from conftest import is_running
-from deadlines import wait_until
+from deadlines import wait_child, wait_until
 from needs import needs_torch
 
 TORCH = importlib.util.find_spec("torch")
@@ -41,7 +41,7 @@ def torchrun(world):
 ])
 def test_one_proxy_towards_the_master(world, torchrun, free_port, options, environment, manager, node):
     # torchrun itself takes --master_addr only from its own options.
-    assert torchrun(*options, port=free_port, **environment).wait(60) == 0, world.output()
+    assert wait_child(torchrun(*options, port=free_port, **environment), 60) == 0, world.output()
     assert world.output().count("TRAINED") == 2
     assert len(world.calls()) == 1, "only the launcher starts a proxy"
     argv = world.calls()[0]["argv"]
@@ -54,7 +54,7 @@ def test_one_proxy_towards_the_master(world, torchrun, free_port, options, envir
     {"FAKE_EXIT": "1"}, {"TASKD_BIN": "/nonexistent/taskd"}, {"MASTER_ADDR": "not an address"},
 ])
 def test_torchrun_is_never_broken(world, torchrun, free_port, environment):
-    assert torchrun(port=free_port, **environment).wait(60) == 0, world.output()
+    assert wait_child(torchrun(port=free_port, **environment), 60) == 0, world.output()
     assert world.output().count("TRAINED") == 2
     assert "Traceback" not in world.output()
 

@@ -12,6 +12,7 @@ import zipfile
 import pytest
 
 import conftest
+from deadlines import wait_child
 
 REPOSITORY = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 PACKAGING = os.path.join(REPOSITORY, "worker_sdk", "python")
@@ -398,7 +399,7 @@ echo "$$ $PYTHON_EXEC $@"
 exit 7
 """, 0o755)
     child = world.start(sys.executable, "-m", "taskd.run", "--nnodes=1", "train.py", "--a b", **named)
-    assert child.wait(60) == 7
+    assert wait_child(child) == 7
     assert world.output() == f"{child.pid} {python} run --nnodes=1 train.py --a b\n"
 
 

@@ -14,6 +14,7 @@ import tarfile
 import tempfile
 
 from record import anonymous, harness
+import deadlines
 
 JOB = os.path.join(os.path.dirname(os.path.dirname(os.path.abspath(__file__))), "real", "hung_job.py")
 HANGS = ("missing", "groups", "order", "group_order", "size", "pipeline", "healthy")
@@ -27,7 +28,7 @@ def record(how, folder, python):
                    "OMP_NUM_THREADS": 1, "USE_LIBUV": 0, "TORCH_FR_BUFFER_SIZE": 2000}
     ranks = [subprocess.Popen([*python, job, how, folder], stdout=sys.stderr, env=harness.clean_environment(**environment, RANK=rank))
              for rank in range(RANKS)]
-    print(f"{how}: the ranks ended with", *(rank.wait(120) for rank in ranks))
+    print(f"{how}: the ranks ended with", *(deadlines.wait_child(rank, 120) for rank in ranks))
     os.unlink(job)
 
 
