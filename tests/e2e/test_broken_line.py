@@ -7,11 +7,13 @@ import threading
 import urllib.request
 
 import harness
+from deadlines import HANG_S
 from harness import clean_environment, wait_until
 
 TOKEN = "t" * 32
 STEPS = 400
 RATE = 40
+LOOK_S = 0.005  # how often the line looks whether it is to break
 
 
 class FaultyLine:
@@ -39,7 +41,7 @@ class FaultyLine:
             if self.resets:
                 self.close_all()
                 self.swallows = self.resets = False
-            for ready in select.select([self.listener, *self.ways], [], [], 0.005)[0]:
+            for ready in select.select([self.listener, *self.ways], [], [], LOOK_S)[0]:
                 if ready is self.listener:
                     client = self.listener.accept()[0]
                     try:
@@ -81,7 +83,7 @@ class FaultyLine:
 
 
 def counters(manager):
-    with urllib.request.urlopen(f"http://{manager.http}/metrics", timeout=10) as answer:
+    with urllib.request.urlopen(f"http://{manager.http}/metrics", timeout=HANG_S) as answer:
         text = answer.read().decode()
     found = {}
     for name, value in re.findall(r"^(taskd_folds_\w+)(?:\{[^}]*\})? (\S+)$", text, re.M):

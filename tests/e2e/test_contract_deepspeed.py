@@ -5,8 +5,8 @@ that begin with "#" do not count; anything else, a host that stands there twice,
 """
 import json
 import re
-import subprocess
 
+import deadlines
 import harness
 import pytest
 
@@ -29,9 +29,9 @@ def read_hostfile(text):
 
 
 def dry_run(nodes, index=0):
-    return subprocess.run([harness.TASKD, "run", "--mode", "mpi", "--dry-run", "--json", "--", "deepspeed", "train.py"],
-                          env=harness.clean_environment(NODE_LIST=nodes, INDEX=index), capture_output=True, text=True, timeout=60,
-                          check=False)
+    return deadlines.run([harness.TASKD, "run", "--mode", "mpi", "--dry-run", "--json", "--", "deepspeed", "train.py"],
+                         env=harness.clean_environment(NODE_LIST=nodes, INDEX=index), capture_output=True, text=True, timeout_s=60,
+                         check=False)
 
 
 @pytest.mark.parametrize("text", ["", "# a slots=1\n", "a\n", "a slots=\n", "a slots=x\n", "a slots=-1\n", "a slots=1\na slots=2\n", "a:4\n",

@@ -6,10 +6,10 @@ about; errors about any other field are follow-up errors, which are not wanted. 
 import copy
 import json
 import re
-import subprocess
 
 import pytest
 
+import deadlines
 import harness
 
 
@@ -59,8 +59,8 @@ VALID = {"Standard": (standard, 2, 4), "1.0": (table_10, 2, 8), "1.1": (table_11
 
 
 def run(path, *flags):
-    return subprocess.run([harness.TASKD, "ranktable", "check", str(path), "--json", *flags], capture_output=True,
-                          timeout=30, env={"PATH": "/usr/bin:/bin"}, check=False)
+    return deadlines.run([harness.TASKD, "ranktable", "check", str(path), "--json", *flags], capture_output=True,
+                         env={"PATH": "/usr/bin:/bin"}, check=False)
 
 
 @pytest.fixture

@@ -5,10 +5,10 @@ endpoints that it names and talk to each other over them. Nothing here shows how
 """
 import json
 import os
-import subprocess
 
 import pytest
 
+import deadlines
 import harness
 from harness import PYTHON, wait_until
 from modes import ModeJob
@@ -52,8 +52,8 @@ def faults(text):
 
 
 def tf_config(environment, *options):
-    result = subprocess.run([harness.TASKD, "run", "--mode", "ps", "--dry-run", "--json", *options, "--", "x"],
-                            env={"PATH": "/usr/bin:/bin", **environment}, capture_output=True, timeout=30, check=True)
+    result = deadlines.run([harness.TASKD, "run", "--mode", "ps", "--dry-run", "--json", *options, "--", "x"],
+                           env={"PATH": "/usr/bin:/bin", **environment}, capture_output=True, check=True)
     [process] = json.loads(result.stdout)["processes"]
     return process["env"]["TF_CONFIG"]
 
@@ -87,9 +87,9 @@ def test_contract_tf_config_of_any_size(count):
 
 def test_contract_one_node_is_no_ps_job():
     """contract: ps and worker are both needed, so one node cannot be such a job."""
-    result = subprocess.run([harness.TASKD, "run", "--mode", "ps", "--dry-run", "--ps-num", "1", "--", "x"],
-                            env={"PATH": "/usr/bin:/bin", "NODE_LIST": "a:1", "INDEX": "0"}, capture_output=True,
-                            timeout=30, check=False)
+    result = deadlines.run([harness.TASKD, "run", "--mode", "ps", "--dry-run", "--ps-num", "1", "--", "x"],
+                           env={"PATH": "/usr/bin:/bin", "NODE_LIST": "a:1", "INDEX": "0"}, capture_output=True,
+                           check=False)
     assert (result.returncode, result.stdout) == (2, b"")
 
 
@@ -133,7 +133,7 @@ for other, endpoints in sorted(config["cluster"].items()):
     for i, endpoint in enumerate(endpoints):
         while True:
             try:
-                with socket.create_connection(address(endpoint), 30) as connection:
+                with socket.create_connection(address(endpoint)) as connection:
                     found.append([other, i, connection.recv(100).decode()])
                 break
             except ConnectionRefusedError:

@@ -8,7 +8,7 @@ import time
 import harness
 import pytest
 from harness import wait_until
-from launchers import wait_log
+from launchers import complaints, wait_log, wait_manager
 from ports import free_port
 from test_run_faults import WITH_DAEMONS, daemons, processes_of, script, wait_nothing_left
 
@@ -71,6 +71,11 @@ def lines_since(nodes, before):
     return [[line for line in node.log()[len(log):].splitlines() if line] for node, log in zip(nodes, before)]
 
 
+def require_no_other_complaint(said, *expected):
+    """Each of the lines that nodes have said has a level below warning or matches one of `expected`."""
+    assert not [line for lines in said for line in complaints("\n".join(lines), *expected)], said
+
+
 # ---- A signal to every process, as of Slurm
 
 @pytest.mark.parametrize("order", ["as they are", "launchers first", "daemons first", "ranks first"])
@@ -78,7 +83,7 @@ def test_sigterm_to_every_process(jobs, order):
     marks = os.path.join(jobs.stage.folder, "marks")
     os.mkdir(marks)
     nodes = start_noting(jobs, TASKD_PROFILING_DIR=marks)
-    assert jobs.stage.run("switch", "--manager", manager_address(jobs), "all=on").returncode == 0
+    assert jobs.stage.run("switch", "--manager", wait_manager(nodes[0]), "all=on").returncode == 0
     before = [node.log() for node in nodes]
     kind = {**{node.pid: "launchers" for node in nodes},
             **{pid: "daemons" for name in ("manager", "proxy") for pid in daemons(jobs, name)},
@@ -95,17 +100,12 @@ def test_sigterm_to_every_process(jobs, order):
     wait_nothing_left(jobs, nodes)
     assert signals_got(jobs, "SIGTERM") == dict.fromkeys(range(4), 1)  # not once by the scheduler and once by us
     said = lines_since(nodes, before)
-    assert [len(lines) for lines in said] == [1, 1], said
+    assert all(any("SIGTERM: the job is ended" in line for line in lines) for lines in said), said
+    require_no_other_complaint(said, "SIGTERM: the job is ended")
     written = "".join(open(path, encoding="utf-8").read() for path in glob.glob(f"{marks}/**/*", recursive=True)
                       if os.path.isfile(path))
     for rank in range(4):
         assert f"checkpoint begins {rank}" in written and f"checkpoint ends {rank}" in written
-
-
-def manager_address(jobs):
-    (pid,) = daemons(jobs, "manager")
-    with open(f"/proc/{pid}/cmdline", encoding="utf-8") as command:
-        return command.read().split("\0--listen\0")[1].split("\0")[0].replace("0.0.0.0", "127.0.0.1")
 
 
 def test_sigterm_to_every_process_twice(jobs):
@@ -149,7 +149,7 @@ def test_usr1_comes_to_each_rank_once(jobs, whom):
         wait_until(lambda: time.time() > max(os.path.getmtime(path) for path in glob.glob(f"{jobs.folder}/got.*")) + 1,
                    "a while has passed")
         assert signals_got(jobs, "SIGUSR1") == dict.fromkeys(range(4), count)
-    assert lines_since(nodes, before) == [[], []]
+    require_no_other_complaint(lines_since(nodes, before))
     jobs.put("end")
     nodes[0].child.send_signal(signal.SIGTERM)
     assert [node.wait() for node in nodes] == [143, 143]
@@ -162,13 +162,16 @@ def test_signal_to_a_daemon_leaves_it_to_the_launcher(jobs, number):
     pids = {kind: sorted(daemons(jobs, kind)) for kind in ("manager", "proxy")}
     for pid in sum(pids.values(), []):
         os.kill(pid, number)
-    manager = manager_address(jobs)
+    manager = wait_manager(nodes[0])
     assert jobs.stage.run("switch", "--manager", manager, "all=on").returncode == 0  # by way of both proxies
     assert {kind: sorted(daemons(jobs, kind)) for kind in pids} == pids
     jobs.put("end")
     nodes[1].child.send_signal(signal.SIGTERM)
     assert [node.wait() for node in nodes] == [143, 143]
-    assert [len(lines) for lines in lines_since(nodes, before)] == [1, 1], lines_since(nodes, before)
+    said = lines_since(nodes, before)
+    assert any(re.fullmatch(r"taskd run: node 1 \(.*\) left: SIGTERM", line) for line in said[0]), said
+    assert any("SIGTERM: the job is ended" in line for line in said[1]), said
+    require_no_other_complaint(said, "SIGTERM: the job is ended")
     wait_nothing_left(jobs, nodes)
 
 
@@ -184,8 +187,9 @@ def test_report_stands_once(jobs):
     said = lines_since(nodes, before)
     assert nodes[0].log().count("First failure, the one to look at") == 1, nodes[0].log()
     assert re.search(r"rank: +3 \(local rank 1\)", nodes[0].log())
-    assert len(said[1]) == 1, said
-    assert re.fullmatch(r"taskd run: rank 3 on node 1 \(.*\) exited with code 7; the report is on node 0", said[1][0])
+    pointer = r"taskd run: rank 3 on node 1 \(.*\) exited with code 7; the report is on node 0"
+    assert any(re.fullmatch(pointer, line) for line in said[1]), said
+    assert "First failure" not in nodes[1].log(), nodes[1].log()
     wait_nothing_left(jobs, nodes)
 
 
@@ -246,7 +250,7 @@ def test_launchers_are_gone_before_the_schedulers_patience_ends(jobs, whom):
             node.child.send_signal(signal.SIGTERM)
     else:
         signal_all(jobs, signal.SIGTERM)
-    assert [node.wait(2 + 8) for node in nodes] == [143, 143], nodes[0].log()
+    assert [node.wait(timeout_s=2 + 8) for node in nodes] == [143, 143], nodes[0].log()
     wait_nothing_left(jobs, nodes)
 
 
@@ -254,5 +258,5 @@ def test_node_0_is_gone_in_time_though_another_launcher_is_stopped(jobs):
     nodes = start_deaf(jobs, 2)
     nodes[1].child.send_signal(signal.SIGSTOP)
     nodes[0].child.send_signal(signal.SIGTERM)
-    assert nodes[0].wait(2 + 8) == 143
+    assert nodes[0].wait(timeout_s=2 + 8) == 143
     nodes[1].kill()

@@ -277,7 +277,6 @@ def test_full_disk(stage, small_disk):
     # A second rank and the switch go on meanwhile.
     assert manager.modify(communication="off") == 200
     manager.wait_applied({"communication": "off"}, [0], 1)
-    assert len(re.findall(r"[Nn]o space left|ENOSPC", proxy.log())) <= 2, "logged once, not in every round"
     remount(small_disk, "size=100m")
     wait_until(lambda: shown() == {"dir": small_disk, "error": ""}, "nor does it say so any more")
     made = max(rank.made())
@@ -327,7 +326,7 @@ def hand_over(stage, proxy, rounds):
         live = [stage.rank(r, proxy, threads=2, rate=0, count=3000, pattern="handover", hold=False, name=f"rank{r}-{number}")
                 for r in range(6)]
         for rank in live:
-            assert rank.wait(120) == 0, rank.log()
+            assert rank.wait(timeout_s=120) == 0, rank.log()
         ranks += live
     assert proxy.terminate() == 0
     report = proxy.check(keep_marks=True)

@@ -10,12 +10,13 @@ import urllib.request
 import pytest
 
 import harness
+from deadlines import HANG_S
 from flight_dumps import WORLD, HungJob
 from launchers import Jobs, wait_log
 from ras_answers import RasJob
 
 pytestmark = pytest.mark.timeout(300)
-HANG_S = 120  # 30 s at least pass before a hang is one, on a machine that does other things too
+NOTICED_S = 120  # 30 s pass before a hang is one, and its evidence comes some seconds later
 RANKS = 4
 
 # Steps with an all-reduce; once there is a file "hang" rank 2 does not come to it any more.
@@ -84,7 +85,7 @@ class Training:
                        "TORCH_FR_DUMP_TEMP_FILE": os.path.join(self.dumps, "rank_"), "NCCL_RAS_ADDR": ras.address}
         self.launchers = [self.jobs.static(node, port, *options, script=script, script_arguments=(self.jobs.folder,),
                                            environment=environment) for node in range(2)]
-        manager.wait_stepping(range(RANKS), 100, HANG_S)
+        manager.wait_stepping(range(RANKS), 100, NOTICED_S)
         self.jobs.put("hang")
 
     def pids(self):
@@ -97,10 +98,10 @@ class Training:
     def hang(self):
         for launcher in self.launchers:
             launcher.require_alive()
-        with urllib.request.urlopen(f"http://{self.manager.http}/api/v1/hang", timeout=10) as answer:
+        with urllib.request.urlopen(f"http://{self.manager.http}/api/v1/hang", timeout=HANG_S) as answer:
             return json.load(answer)["hang"]
 
-    def await_hang(self, what, condition, timeout_s=HANG_S):
+    def await_hang(self, what, condition, timeout_s=NOTICED_S):
         """The answer, once `condition` of it."""
         def known():
             hang = self.hang()
@@ -170,7 +171,7 @@ def test_ras_and_dumps_say_who_never_came(stage, manager, tmp_path):
     diagnosed = json.loads(stage.run("diagnose", "--manager", manager.address, "--json").stdout)
     assert diagnosed["state"] == "hung" and diagnosed["sources"] == hang["sources"]
     assert diagnosed["hang"] == {**{key: hang[key] for key in diagnosed["hang"]}, "text": hang["text"].removeprefix("hang: ")}
-    with urllib.request.urlopen(f"http://{manager.http}/api/v1/diagnosis", timeout=10) as answered:
+    with urllib.request.urlopen(f"http://{manager.http}/api/v1/diagnosis", timeout=HANG_S) as answered:
         assert {key: value for key, value in json.load(answered).items() if key in ("state", "hang", "sources")} == {
             key: diagnosed[key] for key in ("state", "hang", "sources")}
     text = stage.run("diagnose", "--manager", manager.address).stdout
@@ -192,7 +193,7 @@ def test_ras_that_says_nothing_holds_nothing_up(stage, manager, options):
         assert hang["origins"] == [] and hang["text"].startswith("hang: no rank has ended a step")
         diagnosed = json.loads(stage.run("diagnose", "--manager", manager.address, "--json").stdout)
         assert diagnosed["state"] == "hung" and diagnosed["hang"]["kind"] == "unknown"
-    assert training.launchers[0].wait(HANG_S) == 1
+    assert training.launchers[0].wait(NOTICED_S) == 1
     log = training.launchers[0].log()
     assert "stacks of 4 ranks" in log
     if options:

@@ -2,8 +2,8 @@
 import os
 import re
 import signal
-import subprocess
 
+import deadlines
 import harness
 import pytest
 from harness import TASKD, wait_until
@@ -90,7 +90,7 @@ def termination_log(tmp_path):
     lines = [f"mount --rbind /dev {folder}", "mount -t tmpfs none /dev", "ln -s /proc/self/fd /dev/fd", "mkdir /dev/shm",
              f"mount --bind {folder}/shm /dev/shm", f"touch /dev/termination-log; mount --bind {path} /dev/termination-log"]
     lines += [f"touch /dev/{name}; mount --bind {folder}/{name} /dev/{name}" for name in ("null", "zero", "full", "random", "urandom")]
-    probe = subprocess.run(["unshare", "--mount", "sh", "-ec", "; ".join(lines)], capture_output=True, text=True, timeout=30, check=False)
+    probe = deadlines.run(["unshare", "--mount", "sh", "-ec", "; ".join(lines)], capture_output=True, text=True, check=False)
     if probe.returncode:
         pytest.skip(f"no /dev of its own: {probe.stderr.strip()}")
     return ["unshare", "--mount", "sh", "-ec", "; ".join([*lines, 'exec "$@"']), "sh"], path
@@ -100,8 +100,8 @@ def termination_log(tmp_path):
 
 def dry_run(*options, **variables):
     environment = harness.clean_environment(KUBERNETES_SERVICE_HOST="10.96.0.1", **variables)
-    return subprocess.run([TASKD, "run", *options, "--dry-run", "train.py"], env=environment, capture_output=True, text=True, timeout=30,
-                          check=False)
+    return deadlines.run([TASKD, "run", *options, "--dry-run", "train.py"], env=environment, capture_output=True, text=True,
+                         check=False)
 
 
 def test_a_pod_by_itself_is_one_node():
@@ -255,7 +255,7 @@ def first_process(job):
 @pytest.mark.root("PID namespaces")
 @pytest.mark.parametrize("mode", ["polite", "stubborn"])
 def test_the_first_process_of_a_pid_namespace(jobs, mode):
-    probe = subprocess.run(["unshare", "--pid", "--fork", "--mount-proc", "true"], capture_output=True, text=True, timeout=30, check=False)
+    probe = deadlines.run(["unshare", "--pid", "--fork", "--mount-proc", "true"], capture_output=True, text=True, check=False)
     if probe.returncode:
         pytest.skip(f"no PID namespace: {probe.stderr.strip()}")
     job = jobs.launch("job", "--standalone", "--shutdown-timeout=1", prefix=["unshare", "--pid", "--fork", "--mount-proc"],

@@ -11,6 +11,7 @@ import grpc
 
 import harness
 import stubs
+from deadlines import HANG_S
 from folded_job import MS, FoldedJob, names, open_verdicts, report_of
 
 
@@ -87,7 +88,7 @@ def is_kept(manager):
 
 
 def verdicts_told(manager):
-    with urllib.request.urlopen(f"http://{manager.http}/api/v1/live", timeout=10) as answer:
+    with urllib.request.urlopen(f"http://{manager.http}/api/v1/live", timeout=HANG_S) as answer:
         return [event["kind"] for event in json.load(answer)["events"] if event["kind"].startswith("verdict_")]
 
 

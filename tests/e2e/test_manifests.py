@@ -6,8 +6,8 @@ import json
 import os
 import re
 import shutil
-import subprocess
 
+import deadlines
 import harness
 import jsonschema
 import pytest
@@ -230,9 +230,9 @@ class Pod:
 
     def run(self, code, rank="", master=""):
         """Exit code, what train.sh saw (None: it was not started)."""
-        done = subprocess.run(self.command, env=harness.clean_environment(**self.variables, STUB_CODE=code, STUB_RANK_AFTER_ACC=rank,
+        done = deadlines.run(self.command, env=harness.clean_environment(**self.variables, STUB_CODE=code, STUB_RANK_AFTER_ACC=rank,
                                                                           STUB_MASTER_INDEX=master),
-                              cwd=self.folder, timeout=30, capture_output=True, text=True, check=False)
+                             cwd=self.folder, capture_output=True, text=True, check=False)
         try:
             with open(os.path.join(self.folder, "trained.json"), encoding="utf-8") as file:
                 return done.returncode, json.load(file)
@@ -283,8 +283,8 @@ def test_the_program_has_the_options(volcano, command):
     _, container = pod(volcano)
     (line,) = [line for line in container["command"][2].splitlines() if f"taskd {command}" in line]
     options = re.findall(r" (--[a-z-]+)", line)
-    text = subprocess.run([harness.TASKD, command, "--help"], env=harness.clean_environment(), capture_output=True, text=True, timeout=30,
-                          check=True).stdout
+    text = deadlines.run([harness.TASKD, command, "--help"], env=harness.clean_environment(), capture_output=True, text=True,
+                         check=True).stdout
     missing = [option for option in options if not re.search(rf"{option}\b(?!-)", text)]
     assert options and not missing
 
@@ -386,9 +386,9 @@ os.rename(f"/tmp/rank.{rank}~", f"/tmp/rank.{rank}")
 while not os.path.exists("/tmp/go"):
     time.sleep(0.05)
 """
-PROBE = """
+PROBE = f"""
 import sys, urllib.request
-print(urllib.request.urlopen("http://" + sys.argv[1] + ":9603/healthz", timeout=5).status)
+print(urllib.request.urlopen("http://" + sys.argv[1] + ":9603/healthz", timeout={deadlines.HANG_S}).status)
 """
 # As the container's securityContext has it: another user, no capability, and a root that cannot be written.
 CONFINED = ("mount -o bind,remount,ro /; cd /workspace; exec setpriv --reuid=1000 --regid=1000 --clear-groups --no-new-privs --inh-caps=-all "
@@ -412,7 +412,8 @@ def pod_environment(container, fields):
 
 def lay_out_image(folder, first):
     """What a pod needs, where its user can read it: the clone may be closed to others. `first`: the folder of the first pod."""
-    files = [("taskd", harness.TASKD), ("taskd", harness.LIBRARY), ("lib", os.path.join(stubs.REPOSITORY, "tests", "lib", "tcpstore.py"))]
+    files = [("taskd", harness.TASKD), ("taskd", harness.LIBRARY),
+             *(("lib", os.path.join(stubs.REPOSITORY, "tests", "lib", name)) for name in ("tcpstore.py", "deadlines.py"))]
     for below, source in files:
         target = os.path.join(folder, below, os.path.basename(source))
         os.makedirs(os.path.dirname(target), exist_ok=True)
@@ -546,7 +547,7 @@ def test_the_command_trains_one_world_in_the_planned_order(make_rig, volcano):  
         return sorted(node["node"] for node in json.loads(status.stdout)["nodes"])
     harness.wait_until(lambda: proxies() == list(range(6)), "each pod's proxy is there")
     go_on(rig)
-    assert [process.wait(120) for process in started] == [0] * len(started), started[0].log()
+    assert [process.wait(timeout_s=120) for process in started] == [0] * len(started), started[0].log()
 
 
 @NEEDS_TORCH
@@ -568,7 +569,7 @@ def test_torchrun_itself_trains_one_world(make_rig, name, pods, launcher):  # no
     for node in rig.nodes:
         assert bool(glob.glob(os.path.join(node.private["/tmp"], "taskd-1000", "*", "proxy.sock"))) == ("patch" in launcher[1])
     go_on(rig)
-    assert [process.wait(120) for process in started] == [0] * len(started), started[0].log()
+    assert [process.wait(timeout_s=120) for process in started] == [0] * len(started), started[0].log()
 
 
 def command_line(pid):

@@ -13,6 +13,7 @@ import urllib.request
 import pytest
 import yaml
 
+import deadlines
 import harness
 import stubs
 from harness import TASKD, clean_environment, wait_until
@@ -30,7 +31,7 @@ def tool(name):
 
 
 def scrape(address):
-    with urllib.request.urlopen(f"http://{address}/metrics", timeout=10) as answer:
+    with urllib.request.urlopen(f"http://{address}/metrics", timeout=deadlines.HANG_S) as answer:
         assert answer.headers["Content-Type"] == "text/plain; version=0.0.4; charset=utf-8"
         return answer.read().decode()
 
@@ -56,8 +57,8 @@ def documented(section):
 
 
 def simulate(manager, *arguments):
-    subprocess.run([TASKD, "simulate", "--manager", manager.address, *arguments], env=clean_environment(), check=True,
-                   stdout=subprocess.DEVNULL, timeout=200)
+    deadlines.run([TASKD, "simulate", "--manager", manager.address, *arguments], env=clean_environment(), check=True,
+                  stdout=subprocess.DEVNULL, timeout_s=200)
 
 
 @pytest.fixture
@@ -83,8 +84,8 @@ def test_each_metric_is_documented_and_each_documented_one_is_there(node):
 
 def test_prometheus_own_checker_has_nothing_to_say(node):
     for address in node:
-        done = subprocess.run([tool("promtool"), "check", "metrics"], input=scrape(address), capture_output=True, text=True,
-                              timeout=60, check=False)
+        done = deadlines.run([tool("promtool"), "check", "metrics"], input=scrape(address), capture_output=True, text=True,
+                             timeout_s=60, check=False)
         assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
 
 
@@ -112,7 +113,7 @@ def test_a_proxys_metrics_are_for_its_user_alone(stage):
 def answer(address, path, token=None):
     request = urllib.request.Request(f"http://{address}{path}", headers={"Authorization": f"Bearer {token}"} if token else {})
     try:
-        with urllib.request.urlopen(request, timeout=10) as response:
+        with urllib.request.urlopen(request, timeout=deadlines.HANG_S) as response:
             return response.status
     except urllib.error.HTTPError as error:
         return error.code
@@ -140,7 +141,7 @@ def test_hostile_names_stay_labels(stage):
     manager = stage.manager(job=job)
     text = scrape(manager.http)
     assert r'taskd_job_info{job="name\"space/job\\n}",task_id="e2e-task"} 1' in text
-    done = subprocess.run([tool("promtool"), "check", "metrics"], input=text, capture_output=True, text=True, timeout=60, check=False)
+    done = deadlines.run([tool("promtool"), "check", "metrics"], input=text, capture_output=True, text=True, timeout_s=60, check=False)
     assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
 
 
@@ -148,7 +149,7 @@ def test_alerts_fire_when_they_should():
     tests = os.path.join(stubs.REPOSITORY, "tests", "e2e", "alerts_test.yaml")
     for arguments in (["check", "rules", RULES], ["test", "rules", tests],
                       ["check", "config", "--syntax-only", os.path.join(DEPLOY, "prometheus", "scrape.yaml")]):
-        done = subprocess.run([tool("promtool"), *arguments], capture_output=True, text=True, timeout=60, check=False)
+        done = deadlines.run([tool("promtool"), *arguments], capture_output=True, text=True, timeout_s=60, check=False)
         assert done.returncode == 0, done.stdout + done.stderr
     with open(RULES, encoding="utf-8") as file:
         rules = {rule["alert"] for group in yaml.safe_load(file)["groups"] for rule in group["rules"]}
@@ -181,7 +182,7 @@ def test_every_query_runs_in_prometheus_over_a_real_job(node, tmp_path):
         def ask(query):
             url = f"http://127.0.0.1:{port}/api/v1/query?" + urllib.parse.urlencode({"query": query})
             try:
-                with urllib.request.urlopen(url, timeout=10) as response:
+                with urllib.request.urlopen(url, timeout=deadlines.HANG_S) as response:
                     return json.load(response)
             except urllib.error.HTTPError as error:
                 return {} if error.code == 503 else json.load(error)  # 503: it is starting
@@ -200,4 +201,4 @@ def test_every_query_runs_in_prometheus_over_a_real_job(node, tmp_path):
             assert conditional or reply["data"]["result"], f"no sample: {query}"
     finally:
         server.send_signal(signal.SIGTERM)
-        server.wait(timeout=30)
+        deadlines.wait_child(server)

@@ -4,6 +4,7 @@ import os
 import re
 
 import harness
+from launchers import OWN_PORTS
 
 
 def text_of(path):
@@ -17,7 +18,7 @@ def test_logs_of_a_job(stage):
     done = stage.run("run", "--standalone", "--nproc-per-node=1", "--no-python", "true", timeout_s=60,
                      environment=harness.clean_environment(
                          TASKD_LOG_PATH=logs, TASKD_FILE_LOG_LEVEL="INFO", TASKD_STD_LOG_LEVEL="ERROR", PROCESS_RECOVER="on",
-                         TASKD_PROFILING_DIR=stage.folder, TMPDIR=stage.folder))
+                         TASKD_PROFILING_DIR=stage.folder, TMPDIR=stage.folder, **OWN_PORTS))
     assert done.returncode == 0, done.stderr
     names = sorted(os.listdir(logs))
     assert names[:2] == ["agent-0.log", "manager.log"] and re.fullmatch(r"taskd-proxy-0-\d{10}\.log", names[2]), names

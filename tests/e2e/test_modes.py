@@ -1,16 +1,17 @@
 """`taskd run --mode`: nodes of a job that wait for each other, start, and end together."""
 import json
 import os
+import re
 import signal
 import socket
 import stat
-import subprocess
 
 import pytest
 
+import deadlines
 import harness
 from harness import PYTHON, TASKD, wait_until
-from launchers import running, wait_log
+from launchers import OWN_PORTS, daemons_of, running, wait_log
 from ports import free_port
 from modes import ModeJob, dry_run
 from needs import needs_torch
@@ -60,7 +61,7 @@ def test_all_nodes_end_with_the_code_of_the_first_failure(stage, failing):
     assert [node.wait(ENDS_S) for node in nodes] == [7, 7, 7]
     assert job.alive() == []
     others = next(node for index, node in enumerate(nodes) if index != failing)
-    assert f"node {failing} (127.0.0.{failing + 1})" in others.log().strip().splitlines()[-1]
+    assert f"node {failing} (127.0.0.{failing + 1})" in others.log()
 
 
 def test_a_command_that_ignores_sigterm_is_killed(job):
@@ -93,19 +94,9 @@ def test_a_manager_that_is_killed_ends_nothing(job):
     nodes = [job.run(0, "torch", ("go",)), job.run(1, "torch", ("go",))]
     wait_until(lambda: len(job.started()) == 2, "both commands run")
 
-    def manager():
-        for pid in filter(str.isdigit, os.listdir("/proc")):
-            try:
-                with open(f"/proc/{pid}/stat", encoding="utf-8") as stat, open(f"/proc/{pid}/cmdline", "rb") as command:
-                    if int(stat.read().rpartition(")")[2].split()[1]) == nodes[0].pid and b"manager" in command.read().split(b"\0")[1]:
-                        return int(pid)
-            except (FileNotFoundError, ProcessLookupError, IndexError):
-                continue
-        return None
-
-    killed = wait_until(manager, "node 0 has a manager")
+    (killed,) = wait_until(lambda: daemons_of(nodes[0].pid, "manager"), "node 0 has a manager")
     os.kill(killed, signal.SIGKILL)
-    wait_until(lambda: manager() not in (None, killed), "it has another one")
+    wait_until(lambda: set(daemons_of(nodes[0].pid, "manager")) - {killed}, "it has another one")
     assert all(node.require_alive() for node in nodes) and len(job.alive()) == 2
     job.put("go")
     assert [node.wait() for node in nodes] == [0, 0]
@@ -136,8 +127,7 @@ def test_with_a_manager_that_outlives_the_job(stage, job):
 def test_node_0_that_never_comes(job):
     worker = job.run(1, "torch", ("exit", 0), "--wait-s", "2")
     assert worker.wait() == 1
-    last = worker.log().strip().splitlines()[-1]
-    assert "node 0 (127.0.0.1) is missing" in last and "--wait-s" in last
+    assert re.search(r"node 0 \(127\.0\.0\.1\) is missing.*--wait-s", worker.log()), worker.log()
     assert job.started() == []
 
 
@@ -179,9 +169,9 @@ def test_a_port_that_is_taken(job):
 def test_one_node_without_any_platform(stage):
     folder = os.path.join(stage.folder, "local")
     os.makedirs(folder)
-    environment = harness.clean_environment(TMPDIR=stage.folder, PATH="/usr/bin:/bin")
-    result = subprocess.run([TASKD, "run", "--mode", "auto", "--", "env"], env=environment, capture_output=True,
-                            text=True, timeout=60, check=False)
+    environment = harness.clean_environment(TMPDIR=stage.folder, PATH="/usr/bin:/bin", **OWN_PORTS)
+    result = deadlines.run([TASKD, "run", "--mode", "auto", "--", "env"], env=environment, capture_output=True,
+                           text=True, timeout_s=60, check=False)
     assert result.returncode == 0, result.stderr
     seen = dict(line.split("=", 1) for line in result.stdout.splitlines() if "=" in line)
     assert (seen["MASTER_ADDR"], seen["WORLD_SIZE"], seen["RANK"], seen["GPU_NUM_PER_NODE"]) == ("localhost", "1", "0", "1")
@@ -267,7 +257,7 @@ if sys.argv[1] == "start":
     else:
         host, port = options["address"].rsplit(":", 1)
         try:
-            socket.create_connection((host, int(port)), 2).close()
+            socket.create_connection((host, int(port))).close()
         except OSError as error:
             sys.exit(f"cannot reach the head: {error}")
         serve = "import time; open('/proc/self/comm','w').write('raylet'); print('up', flush=True); time.sleep(600)"
@@ -385,7 +375,7 @@ def test_pytorch_gpu_arguments_make_a_process_group(stage):
         environment = {"NODE_LIST": None, "INDEX": None, "MA_NUM_HOSTS": "3", "MA_VJ_NAME": "job",
                        "MA_TASK_NAME": "worker", "VC_TASK_INDEX": index, "MASTER_PORT": port}
         nodes.append(job.run(index, "auto", [PYTHON, script], environment=environment, prefix=prefix))
-    assert [node.wait(90) for node in nodes] == [0, 0, 0]
+    assert [node.wait(timeout_s=90) for node in nodes] == [0, 0, 0]
     assert all("sum ok" in node.log() and "mode pytorch-gpu (platform modelarts)" in node.log() for node in nodes)
 
 
@@ -424,7 +414,7 @@ def test_route_renumbers_the_nodes_before_the_start(stage):
     table, topology = route_files(job, ["a", "b", "a", "b"])
     nodes = [job.run(index, "torch", ("exit", 0), "--route", "--rank-table", table, "--topology", topology,
                      environment={"MA_CURRENT_IP": job.nodes[index]}) for index in range(4)]
-    assert [node.wait(60) for node in nodes] == [0] * 4
+    assert [node.wait(timeout_s=60) for node in nodes] == [0] * 4
     seen = {one["environment"]["INDEX"]: one["environment"] for one in job.started()}
     assert [seen[str(index)]["RANK"] for index in range(4)] == ["0", "2", "1", "3"]
     assert [seen[str(index)]["RANK_AFTER_ACC"] for index in range(4)] == ["0", "2", "1", "3"]
@@ -438,7 +428,7 @@ def test_route_is_taken_by_all_nodes_or_by_none(stage):
     nodes = [job.run(index, "torch", ("exit", 0), "--route", "--rank-table", table, "--wait-s", "5",
                      "--topology", topology if index != 2 else topology + ".missing",
                      environment={"MA_CURRENT_IP": job.nodes[index]}) for index in range(4)]
-    assert [node.wait(60) for node in nodes] == [0] * 4
+    assert [node.wait(timeout_s=60) for node in nodes] == [0] * 4
     seen = {one["environment"]["INDEX"]: one["environment"] for one in job.started()}
     assert [seen[str(index)]["RANK"] for index in range(4)] == ["0", "1", "2", "3"]
     assert "node 2" in nodes[0].log()

@@ -6,10 +6,10 @@ plan has to be in each corner is tested beside agent/modes/plans; here it is tha
 import json
 import os
 import socket
-import subprocess
 
 import pytest
 
+import deadlines
 import harness
 
 # Words and values that a shell would take apart.
@@ -24,12 +24,12 @@ class Node:
         self.folder = str(folder)
         os.makedirs(os.path.join(self.folder, "bin"), exist_ok=True)
 
-    def run(self, mode, environment, *options, command=("touch", MARK), dry=True, timeout=60):
+    def run(self, mode, environment, *options, command=("touch", MARK), dry=True, timeout_s=60):
         path = os.path.join(self.folder, "bin") + ":/usr/bin:/bin"
         words = [harness.TASKD, "run", *(["--mode", mode] if mode else []), *(["--dry-run", "--json"] if dry else []),
                  *options, *(["--", *command] if command else [])]
-        return subprocess.run(words, env={"PATH": path, "TMPDIR": self.folder, **environment}, cwd=self.folder,
-                              capture_output=True, timeout=timeout, check=False)
+        return deadlines.run(words, env={"PATH": path, "TMPDIR": self.folder, **environment}, cwd=self.folder,
+                             capture_output=True, timeout_s=timeout_s, check=False)
 
     def entries(self):
         return sorted(os.path.join(root, name) for root, folders, files in os.walk(self.folder)
@@ -534,14 +534,14 @@ def test_no_command(node):
 def test_10000_nodes(node):
     names = ",".join(f"n{i:05}:8" for i in range(10_000))  # close to what Linux takes as one variable
     for mode, options in (("torch", []), ("mpi", []), ("horovod", []), ("ray", []), ("ps", ["--ps-num", "5000"])):
-        plan = node.plan(mode, ti_one(names, 9_999), *options, timeout=20)
+        plan = node.plan(mode, ti_one(names, 9_999), *options)
         assert len(plan["nodes"]) == 10_000 and plan["nodes"][9_999]["name"] == "n09999"
         too_long = [one for one in plan["warnings"] if "Linux" in one]
         assert [one.split(":")[0] for one in too_long] == (["TF_CONFIG"] if mode == "ps" else [])
     node.refuse(["NODE_LIST", "entry 10001", "n00000:8"], "torch", ti_one(names + ",n00000:8", 0))
-    plan = node.plan("pytorch-gpu", model_arts(10_000, 9_999), timeout=20)
+    plan = node.plan("pytorch-gpu", model_arts(10_000, 9_999))
     assert len(plan["nodes"]) == 10_000
-    assert node.plan("mpi", model_arts(10_000, 0), timeout=20)["files"][0]["content"].count("\n") == 10_000
+    assert node.plan("mpi", model_arts(10_000, 0))["files"][0]["content"].count("\n") == 10_000
 
 
 @pytest.mark.parametrize("mode, name", [
@@ -556,8 +556,8 @@ def test_hostile_values(node, mode, name):
         base = model_arts(2, 0) if mode.endswith("-gpu") or name.startswith("MY_") else ti_one(LIST, 0)
         environment = {key.encode(): text.encode() for key, text in base.items()}
         environment.update({b"PATH": b"/usr/bin:/bin", b"TMPDIR": node.folder.encode(), name.encode(): value})
-        result = subprocess.run([harness.TASKD, "run", "--mode", mode, "--dry-run", "--json", "--", "touch", MARK],
-                                env=environment, cwd=node.folder, capture_output=True, timeout=20, check=False)
+        result = deadlines.run([harness.TASKD, "run", "--mode", mode, "--dry-run", "--json", "--", "touch", MARK],
+                               env=environment, cwd=node.folder, capture_output=True, check=False)
         assert result.returncode == 2, (name, value[:20], result.stdout[:200])
         assert result.stdout == b"" and result.stderr.count(b"\n") == 1 and len(result.stderr) < 2000, result.stderr
         assert name.encode() in result.stderr and b"\x1b" not in result.stderr, result.stderr

@@ -6,6 +6,7 @@ import sys
 
 import pytest
 
+import deadlines
 from harness import BUILD, TASKD, clean_environment
 from namespaces import missing_privilege
 from ports import free_port
@@ -35,9 +36,9 @@ def names():
     def run(script, name, hosts="127.0.0.1 localhost\n::1 localhost\n", resolv="nameserver 127.0.0.53\n",
             server="127.0.0.53", zone=None, after_s=0):
         setting = json.dumps({"hosts": hosts, "resolv": resolv, "server": server, "zone": zone or {}, "after_s": after_s})
-        done = subprocess.run([sys.executable, NAME_SERVER, setting, "sh", "-c", script, "sh", TASKD, name, str(free_port())],
-                              env=clean_environment(TASKD_TOKEN="secret", TASKD_LOG_LEVEL="info"), capture_output=True,
-                              text=True, timeout=100, check=False)
+        done = deadlines.run([sys.executable, NAME_SERVER, setting, "sh", "-c", script, "sh", TASKD, name, str(free_port())],
+                             env=clean_environment(TASKD_TOKEN="secret", TASKD_LOG_LEVEL="info"), capture_output=True,
+                             text=True, timeout_s=100, check=False)
         print(done.stdout, done.stderr)
         assert done.returncode == 0
         return done.stdout + done.stderr

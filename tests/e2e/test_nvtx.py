@@ -241,7 +241,7 @@ def test_taskd_run_brings_both_and_the_files_are_read(stage, manager):
         "run", [TASKD, "run", "--standalone", "--nproc-per-node=2", "--no-python", PROGRAM, "--count", "60"],
         clean_environment(TASKD_MANAGER=manager.address, TASKD_LISTEN="127.0.0.1:0", TASKD_PROFILING_DIR=profiling,
                           TMPDIR=stage.folder, MINDX_TASK_ID=harness.TASK), stage.folder))
-    assert job.wait(60) == 0, job.log()
+    assert job.wait(timeout_s=60) == 0, job.log()
     folder = os.path.join(profiling, harness.TASK)
     report = check_marks.check(folder, keep_marks=True)
     assert report.ok, report.problems[:5]
@@ -266,7 +266,7 @@ def test_taskd_run_leaves_the_users_tools_in_place(stage, manager):
         clean_environment(TASKD_MANAGER=manager.address, TASKD_LISTEN="127.0.0.1:0", TASKD_PROFILING_DIR=profiling,
                           TMPDIR=stage.folder, MINDX_TASK_ID=harness.TASK, NVTX_INJECTION64_PATH=TOOL,
                           NCCL_PROFILER_PLUGIN="none"), stage.folder))
-    assert job.wait(60) == 0, job.log()
+    assert job.wait(timeout_s=60) == 0, job.log()
     assert "mark(note 2)" in job.log()
     assert "no profiler plugin in none" in job.log()
     counts = check_marks.check(os.path.join(profiling, harness.TASK)).ranks[0].counts

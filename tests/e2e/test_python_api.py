@@ -5,7 +5,9 @@ import grpc
 import harness
 import pytest
 import stubs
+from deadlines import HANG_S
 from harness import wait_until
+from segments import segments_of
 
 # The requirement's manager.py, with its XX filled in.
 MANAGER_PY = """
@@ -90,14 +92,14 @@ def get(port):
     messages, services = stubs.profiling()
     with grpc.insecure_channel(f"127.0.0.1:{port}", options=[("grpc.use_local_subchannel_pool", 1)]) as channel:
         return services.TrainingDataTraceStub(channel).GetTrainingDataTraceSwitch(
-            messages.DataStatusReq(jobNsName=harness.JOB), timeout=5)
+            messages.DataStatusReq(jobNsName=harness.JOB), timeout=HANG_S)
 
 
 def modify(port, **fields):
     messages, services = stubs.profiling()
     with grpc.insecure_channel(f"127.0.0.1:{port}") as channel:
         return services.TrainingDataTraceStub(channel).ModifyTrainingDataTraceSwitch(messages.DataTypeReq(
-            jobNsName=harness.JOB, profilingSwitch=messages.ProfilingSwitch(**fields)), timeout=5).code
+            jobNsName=harness.JOB, profilingSwitch=messages.ProfilingSwitch(**fields)), timeout=HANG_S).code
 
 
 def children_gone(port):
@@ -145,8 +147,7 @@ def test_both_libraries_in_one_process_act_as_one(stage, manager, recording, pro
     worker = stage.python("worker_py", WORKER_PY, {"TASKD_SOCKET": proxy.socket, "LD_PRELOAD": harness.LIBRARY})
     wait_until(lambda: proxy.counts(0)["step"] > 20, "steps are in the file")
     assert proxy.check().ok
-    segments = [n for n in os.listdir("/dev/shm") if f"-{worker.pid}-" in n and n.startswith("taskd-")]
-    assert len(segments) == 1
+    assert len(segments_of(worker.pid, proxy.socket)) == 1
 
 
 @pytest.mark.parametrize("script", [MINDSPORE_PY, HANDS_OFF_PY], ids=["mindspore imports", "nothing raises"])

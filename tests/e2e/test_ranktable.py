@@ -2,8 +2,8 @@
 import copy
 import json
 import os
-import subprocess
 
+import deadlines
 import harness
 import pytest
 
@@ -25,8 +25,8 @@ def taskd(*arguments, stdin=None, environment=None):
     environment = harness.clean_environment(**(environment or {}))
     for name in [name for name in environment if name.startswith(("NCCL_", "GLOO_", "TCCL_"))]:
         del environment[name]
-    return subprocess.run([harness.TASKD, *map(str, arguments)], input=stdin, capture_output=True, timeout=60,
-                          env=environment)
+    return deadlines.run([harness.TASKD, *map(str, arguments)], input=stdin, capture_output=True, timeout_s=60,
+                         env=environment)
 
 
 def check_usage_error(result, *words):
@@ -137,5 +137,5 @@ def test_rdma_environment(tmp_path):
 def test_rdma_environment_keeps_what_is_set(tmp_path):
     (tmp_path / "class" / "infiniband" / "mlx5_bond_0").mkdir(parents=True)
     environment = {**os.environ, "NODE_LIST": "a:8,b:8", "TASKD_SYSFS": str(tmp_path), "NCCL_DEBUG": "WARN"}
-    result = subprocess.run([harness.TASKD, "rdma", "env"], capture_output=True, timeout=60, env=environment)
+    result = deadlines.run([harness.TASKD, "rdma", "env"], capture_output=True, timeout_s=60, env=environment)
     assert b"NCCL_DEBUG=WARN\n" in result.stdout

@@ -4,10 +4,10 @@ test_ranktable.py has the plain cases; here is what they leave out.
 """
 import json
 import os
-import subprocess
 
 import pytest
 
+import deadlines
 import harness
 
 CHANNEL = "[0] NCCL INFO Channel 00/0 : 8[0] -> 0[0] [receive] via "
@@ -19,8 +19,8 @@ VARIABLES = [
 
 
 def taskd(*arguments, stdin=None, **environment):
-    return subprocess.run([harness.TASKD, "rdma", *map(str, arguments)], input=stdin, capture_output=True, timeout=60,
-                          env={"PATH": "/usr/bin:/bin", **environment}, check=False)
+    return deadlines.run([harness.TASKD, "rdma", *map(str, arguments)], input=stdin, capture_output=True, timeout_s=60,
+                         env={"PATH": "/usr/bin:/bin", **environment}, check=False)
 
 
 def check(log, *flags):

@@ -5,6 +5,7 @@ import stat
 import subprocess
 from html.parser import HTMLParser
 
+import deadlines
 import harness
 import pytest
 from harness import JOB, TASKD, wait_until
@@ -136,7 +137,7 @@ def test_wrong_usage_leaves_what_was_there(stage, marks, out, tmp_path):
 
 def test_of_a_manager(stage, manager, out):
     simulate = [TASKD, "simulate", "--manager", manager.address, "--ranks", "16", "--steps", "120", "--fault", "compute:7:1.5@50"]
-    subprocess.run(simulate, env=harness.clean_environment(), check=True, stdout=subprocess.DEVNULL, timeout=100)
+    deadlines.run(simulate, env=harness.clean_environment(), check=True, stdout=subprocess.DEVNULL, timeout_s=100)
 
     def judged():
         done = stage.run("report", "--manager", manager.address, "-o", str(out))

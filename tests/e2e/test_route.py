@@ -9,6 +9,7 @@ import shutil
 import signal
 import subprocess
 
+import deadlines
 import harness
 import pytest
 
@@ -99,8 +100,8 @@ class Stage:
         return line if "--wait-s" in flags else line + ["--wait-s", "0"]
 
     def run(self, *flags, **options):
-        return subprocess.run(self.command(*flags), capture_output=True, timeout=60, env=harness.clean_environment(),
-                              **options)
+        return deadlines.run(self.command(*flags), capture_output=True, timeout_s=60, env=harness.clean_environment(),
+                             **options)
 
     def plan(self, *flags):
         """The report of a run that has to succeed."""
@@ -377,7 +378,7 @@ def test_missing_topology(stage):
 
 
 def finish(process):
-    output, errors = process.communicate(timeout=60)
+    output, errors = deadlines.communicate(process, timeout_s=60)
     assert (process.returncode, errors) == (0, b""), (process.returncode, errors)
     return json.loads(output)
 
@@ -416,7 +417,7 @@ def test_signal_ends_the_wait(stage, number):
     process = stage.start("--json", "--self", "10.0.0.0", "--wait-s", "300")
     harness.wait_until(lambda: sleeping(process), "it waits")
     process.send_signal(number)
-    output, _ = process.communicate(timeout=10)
+    output, _ = deadlines.communicate(process)
     assert process.returncode == -number and output == b"" and stage.names() == set()
 
 
@@ -479,8 +480,8 @@ def test_folder_of_another_user(stage):
     # The tree may lie where nobody else may go, in /root for one.
     program = shutil.copy(harness.TASKD, stage.folder)
     command = [program, *stage.command("--json", "--self", "10.0.0.0")[1:]]
-    result = subprocess.run(command, capture_output=True, timeout=60, env=harness.clean_environment(), user=65534,
-                            group=65534, extra_groups=[])
+    result = deadlines.run(command, capture_output=True, timeout_s=60, env=harness.clean_environment(), user=65534,
+                           group=65534, extra_groups=[])
     stage.check_failure(result, str(stage.out), "Permission denied")
 
 
@@ -497,7 +498,7 @@ def test_missing_options(stage):
     for option in ("--rank-table", "--topology", "--out"):
         line = stage.command()
         at = line.index(option)
-        result = subprocess.run(line[:at] + line[at + 2:], capture_output=True, timeout=60,
-                                env=harness.clean_environment())
+        result = deadlines.run(line[:at] + line[at + 2:], capture_output=True, timeout_s=60,
+                               env=harness.clean_environment())
         stage.check_usage(result, option)
-    assert subprocess.run([harness.TASKD, "route", "--help"], capture_output=True, timeout=60).returncode == 0
+    assert deadlines.run([harness.TASKD, "route", "--help"], capture_output=True, timeout_s=60).returncode == 0

@@ -7,6 +7,7 @@ import socket
 import subprocess
 import time
 
+import deadlines
 import harness
 import pytest
 from harness import clean_environment, wait_until
@@ -61,7 +62,7 @@ class Node:
 
     def end(self, timeout_s=90):
         """Its exit code. Then `report` is its JSON, None if it printed nothing."""
-        stdout, self.stderr = self.child.communicate(timeout=timeout_s)
+        stdout, self.stderr = deadlines.communicate(self.child, timeout_s=timeout_s)
         self.report = json.loads(stdout) if stdout else None
         return self.child.returncode
 
@@ -275,7 +276,7 @@ def test_kill_9_at_random_moments(job, turns):
         if wrote == "plan" and random.random() < 0.5:
             for victim in victims:
                 if victim.wrote() is None:
-                    victim.start(timeout_s=5).require("planned")
+                    victim.start().require("planned")
                     seen["came back"] += 1
             assert job.require_no_mixture(f"turn {turn}, came back") == "plan"
     print(seen)

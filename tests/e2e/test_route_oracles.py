@@ -9,6 +9,7 @@ import signal
 import socket
 import subprocess
 
+import deadlines
 import harness
 import pytest
 from namespaces import make_rig  # noqa: F401
@@ -113,9 +114,9 @@ def route(folder, names, topology, topology_format, flags=()):
     with open(path, "w", encoding="utf-8") as file:
         file.write(topology)
     os.makedirs(os.path.join(folder, "out"), exist_ok=True)
-    return subprocess.run([harness.TASKD, "route", "--rank-table", table, "--topology", path, "--format", topology_format,
+    return deadlines.run([harness.TASKD, "route", "--rank-table", table, "--topology", path, "--format", topology_format,
                            "--out", os.path.join(folder, "out"), "--json", *flags],
-                          env=harness.clean_environment(), capture_output=True, text=True, timeout=60, check=False)
+                         env=harness.clean_environment(), capture_output=True, text=True, timeout_s=60, check=False)
 
 
 def report(folder, names, topology, topology_format):
@@ -203,8 +204,8 @@ def discover(stage, network, host):
     harness.wait_until(lambda: ibsim.require_alive() and "sim>" in ibsim.log(), "ibsim serves")
     listed = subprocess.run(["dpkg", "-L", "libumad2sim0"], capture_output=True, text=True, check=True).stdout
     preload = next(line for line in listed.splitlines() if line.endswith("/libumad2sim.so"))
-    found = subprocess.run(["/usr/sbin/ibnetdiscover"], capture_output=True, text=True, timeout=30, check=True,
-                           env=harness.clean_environment(LD_PRELOAD=preload, SIM_HOST=host, **simulator))
+    found = deadlines.run(["/usr/sbin/ibnetdiscover"], capture_output=True, text=True, check=True,
+                          env=harness.clean_environment(LD_PRELOAD=preload, SIM_HOST=host, **simulator))
     assert found.stdout.count("\nCa\t") == network.count("Hca"), "ibnetdiscover did not see every host"
     return found.stdout
 
@@ -262,7 +263,7 @@ PartitionName=all Nodes=ALL Default=YES
         self.environment = harness.clean_environment(SLURM_CONF=self.configuration)
 
     def scontrol(self, *arguments):
-        return subprocess.run(["scontrol", *arguments], env=self.environment, capture_output=True, text=True, timeout=30, check=False)
+        return deadlines.run(["scontrol", *arguments], env=self.environment, capture_output=True, text=True, check=False)
 
     def expand(self, expression):
         """Slurm's list of names, or None where it sees an error."""

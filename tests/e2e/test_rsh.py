@@ -9,6 +9,7 @@ import threading
 import grpc
 import pytest
 
+import deadlines
 import harness
 import stubs
 
@@ -105,12 +106,12 @@ def job(stage):
     manager.node.close()
 
 
-def rsh(job, *words, timeout=30, **arguments):
+def rsh(job, *words, timeout_s=deadlines.PATIENCE_S, **arguments):
     environment = arguments.pop("env", job.rsh_environment)
     if "input" not in arguments:
         arguments.setdefault("stdin", subprocess.DEVNULL)
-    return subprocess.run([harness.TASKD, "rsh", *words], env=environment, capture_output=True, timeout=timeout,
-                          check=False, **arguments)
+    return deadlines.run([harness.TASKD, "rsh", *words], env=environment, capture_output=True, timeout_s=timeout_s,
+                         check=False, **arguments)
 
 
 def start(job, *words, **arguments):
@@ -145,7 +146,7 @@ def test_code_of_a_signal(job):
 
 def test_much_both_ways(job):
     data = os.urandom(1 << 20) * 24
-    done = rsh(job, "10.9.8.7", "cat", input=data, timeout=60)
+    done = rsh(job, "10.9.8.7", "cat", input=data, timeout_s=60)
     assert done.returncode == 0 and done.stdout == data and done.stderr == b""
 
 
@@ -179,8 +180,8 @@ def test_not_on_the_strength_of_a_stand_in_for_a_secret(stage):
     environment = harness.clean_environment(TASKD_TOKEN="taskd-stand-in:job")
     manager = stage.manager(environment=environment, wait=False)
     harness.wait_until(lambda: "answers gRPC" in manager.log(), "the manager is ready")
-    done = subprocess.run([harness.TASKD, "rsh", "10.9.8.7", "true"], stdin=subprocess.DEVNULL, capture_output=True, timeout=30,
-                          env={**environment, "TASKD_MANAGER": manager.address}, check=False)
+    done = deadlines.run([harness.TASKD, "rsh", "10.9.8.7", "true"], stdin=subprocess.DEVNULL, capture_output=True,
+                         env={**environment, "TASKD_MANAGER": manager.address}, check=False)
     assert done.returncode == 255
     assert_one_line(done.stderr, "TASKD_TOKEN")
 
@@ -190,8 +191,8 @@ def test_a_node_without_remote_start_takes_no_commands(stage):
     manager = stage.manager(environment=environment, wait=False)
     harness.wait_until(lambda: "answers gRPC" in manager.log(), "the manager is ready")
     with contextlib.closing(Node(manager, 0, 1, "job-worker-0", remote_start=False)) as node:
-        done = subprocess.run([harness.TASKD, "rsh", "job-worker-0", "true"], stdin=subprocess.DEVNULL, capture_output=True,
-                              timeout=30, env={**environment, "TASKD_MANAGER": manager.address}, check=False)
+        done = deadlines.run([harness.TASKD, "rsh", "job-worker-0", "true"], stdin=subprocess.DEVNULL, capture_output=True,
+                             env={**environment, "TASKD_MANAGER": manager.address}, check=False)
         assert done.returncode == 255 and node.orders == []
         assert_one_line(done.stderr, "--remote-start")
 
@@ -201,7 +202,7 @@ def test_signals_end_the_command(job, number):
     caller = start(job, "10.9.8.7", "echo up; exec sleep 1000")
     assert caller.stdout.readline() == b"up\n"
     caller.send_signal(number)
-    _, stderr = caller.communicate(timeout=30)
+    _, stderr = deadlines.communicate(caller)
     assert caller.returncode == (-number if number == signal.SIGKILL else 255) and stderr == b""
     harness.wait_until(lambda: job.node.cancelled, "the node is told to end the command")
     assert "input_end" not in [order.WhichOneof("kind") for order in job.node.orders]
@@ -210,7 +211,7 @@ def test_signals_end_the_command(job, number):
 def test_closed_stdin_and_outputs(job):
     # As mpirun leaves them, at worst.
     script = 'exec "$0" rsh 10.9.8.7 "cat; echo out; echo err >&2; exit 9" <&- >&- 2>&-'
-    done = subprocess.run(["/bin/sh", "-c", script, harness.TASKD], env=job.rsh_environment, timeout=30, check=False)
+    done = deadlines.run(["/bin/sh", "-c", script, harness.TASKD], env=job.rsh_environment, check=False)
     assert done.returncode == 9
 
 
@@ -220,7 +221,7 @@ def test_reader_that_has_gone_does_not_matter(job):
     caller.stdout.close()
     caller.stdin.write(b"go\n")
     caller.stdin.flush()
-    assert caller.wait(timeout=30) == 5
+    assert deadlines.wait_child(caller) == 5
     caller.stdin.close()
     assert caller.stderr.read() == b""
     caller.stderr.close()
@@ -230,7 +231,7 @@ def test_full_stdout_holds_up_neither_stderr_nor_signals(job):
     caller = start(job, "10.9.8.7", "head -c 4000000 /dev/zero; echo all >&2; exec sleep 1000", stdin=subprocess.DEVNULL)
     assert caller.stderr.readline() == b"all\n"  # stdout has not been read
     caller.send_signal(signal.SIGTERM)
-    assert caller.wait(timeout=30) == 255
+    assert deadlines.wait_child(caller) == 255
     harness.wait_until(lambda: job.node.cancelled, "the node is told to end the command")
     caller.stdout.close()
     caller.stderr.close()
@@ -238,7 +239,7 @@ def test_full_stdout_holds_up_neither_stderr_nor_signals(job):
 
 def test_endless_output_that_nobody_reads_fails(job):
     caller = start(job, "10.9.8.7", "exec cat /dev/zero", stdin=subprocess.DEVNULL)
-    assert caller.wait(timeout=60) == 255
+    assert deadlines.wait_child(caller, timeout_s=60) == 255
     assert_one_line(caller.stderr.read(), "output", "MiB")
     caller.stdout.close()
     caller.stderr.close()
@@ -248,7 +249,7 @@ def test_node_that_goes(job):
     caller = start(job, "10.9.8.7", "echo up; exec sleep 1000")
     assert caller.stdout.readline() == b"up\n"
     job.node.close()
-    _, stderr = caller.communicate(timeout=30)
+    _, stderr = deadlines.communicate(caller)
     assert caller.returncode == 255
     assert_one_line(stderr, "node 0", "job-worker-0.job")
 
@@ -257,6 +258,6 @@ def test_manager_that_goes(job):
     caller = start(job, "10.9.8.7", "echo up; exec sleep 1000")
     assert caller.stdout.readline() == b"up\n"
     job.kill()
-    _, stderr = caller.communicate(timeout=30)
+    _, stderr = deadlines.communicate(caller)
     assert caller.returncode == 255
     assert_one_line(stderr, "10.9.8.7")

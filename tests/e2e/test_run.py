@@ -10,8 +10,9 @@ import time
 
 import harness
 import pytest
+from deadlines import HANG_S
 from harness import TASKD, clean_environment, wait_until
-from launchers import wait_log
+from launchers import wait_log, wait_manager
 from needs import needs_torch
 from ports import free_port
 
@@ -62,7 +63,7 @@ def test_port_is_served_until_the_last_node_is_done(jobs):
     node0 = jobs.static(0, port, procs=1)  # its rank ends at once
     node1 = jobs.static(1, port, procs=1, action=["wait"])
     jobs.wait_started(1, RANK=1)
-    with socket.create_connection(("127.0.0.1", port), timeout=5):
+    with socket.create_connection(("127.0.0.1", port), timeout=HANG_S):
         pass
     assert node0.alive()
     jobs.put("go")
@@ -76,10 +77,10 @@ def test_status_says_whom_a_job_waits_for(jobs):
     port = free_port()
     managed = {"TASKD_MANAGER": ""}
     node0 = jobs.static(0, port, "--rdzv-id=night/run", nodes=4, action=["wait"], environment=managed)
-    manager = wait_until(lambda: re.search(r"the manager is at port (\d+)", node0.log()), "it has a manager")[1]
+    manager = wait_manager(node0)
 
     def status(*options):
-        return jobs.stage.run("status", "--manager", f"127.0.0.1:{manager}", *options)
+        return jobs.stage.run("status", "--manager", manager, *options)
     shown = wait_until(lambda: "rendezvous: " in (text := status().stdout) and text, "it waits for somebody")
     assert re.search(r"^rendezvous: waits for nodes 1-3 \(1 of 4 here\) for \d+ s$", shown, re.M), shown
     assert json.loads(status("--json").stdout)["job"] == "default/night_run", "nobody has named it, but its rendezvous has a name"
@@ -158,7 +159,7 @@ def test_killed_launcher_of_a_static_job(jobs, victim):
     jobs.wait_started(4)
     wait_until(lambda: len(jobs.read("child")) == 4, "each rank has a child")
     nodes[victim].kill()
-    assert nodes[1 - victim].wait(10) == 1
+    assert nodes[1 - victim].wait() == 1
     said = r"node 1 .*lost" if victim == 1 else rf"node 0's launcher at 127.0.0.1:{port} is gone"
     assert re.search(said, nodes[1 - victim].log()), nodes[1 - victim].log()
     jobs.wait_none_left(10)
@@ -314,7 +315,7 @@ def test_all_reduce(jobs, tiered):
     port = free_port()
     option = ["--enable-tiered-parallel-tcpstore=true"] if tiered else []
     nodes = [jobs.static(n, port, *option, script=script) for n in (0, 1)]
-    assert [n.wait(100) for n in nodes] == [0, 0], nodes[0].log() + nodes[1].log()
+    assert [n.wait(timeout_s=100) for n in nodes] == [0, 0], nodes[0].log() + nodes[1].log()
     said = [re.findall(r"rank (\d) of 4: sum 10.0 through (\d+)", node.log()) for node in nodes]
     assert sorted(rank for rank, _ in said[0] + said[1]) == ["0", "1", "2", "3"]
     ports = [{port for _, port in each} for each in said]

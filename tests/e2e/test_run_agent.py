@@ -3,10 +3,10 @@ import json
 import os
 import signal
 
-import grpc
 import harness
 import pytest
 import stubs
+from deadlines import HANG_S
 from harness import PYTHON, TASKD, clean_environment, wait_until
 
 # Says that it was started, and runs until the file `go` is there.
@@ -55,7 +55,7 @@ class Job:
         with self.manager.secure_channel() as channel:
             reply = services.ControlStub(channel).CallAgents(
                 messages.CallAgentsRequest(operator=operator, args_json=json.dumps({"args": list(arguments)}),
-                                           nodes=nodes), timeout=30)
+                                           nodes=nodes), timeout=HANG_S)
         return {node.node: (node.ok, node.message) for node in reply.nodes}
 
     def monitor(self, node):

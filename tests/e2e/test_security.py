@@ -7,6 +7,7 @@ import grpc
 import harness
 import pytest
 import stubs
+from deadlines import HANG_S
 from harness import JOB, wait_until
 
 TOKEN = "correct-horse-battery"
@@ -41,14 +42,14 @@ def calls_of(channel):
     control, _ = stubs.control()
 
     def unary(method, request):
-        return lambda metadata=(): channel.unary_unary(method)(request.SerializeToString(), timeout=5, metadata=metadata)
+        return lambda metadata=(): channel.unary_unary(method)(request.SerializeToString(), timeout=HANG_S, metadata=metadata)
     clusterd = {name: unary(f"/TrainingDataTrace/{name}", request) for name, request in (
         ("ModifyTrainingDataTraceSwitch", messages.DataTypeReq(jobNsName=JOB,
                                                                profilingSwitch=messages.ProfilingSwitch(Step="on"))),
         ("GetTrainingDataTraceSwitch", messages.DataStatusReq(jobNsName=JOB)))}
     subscribe = messages.ProfilingClientInfo(jobId=harness.TASK).SerializeToString()
     clusterd["SubscribeDataTraceSwitch"] = lambda metadata=(): next(
-        channel.unary_stream("/TrainingDataTrace/SubscribeDataTraceSwitch")(subscribe, timeout=5, metadata=metadata))
+        channel.unary_stream("/TrainingDataTrace/SubscribeDataTraceSwitch")(subscribe, timeout=HANG_S, metadata=metadata))
     own = {name: unary(f"/taskd.v1.Control/{name}", request) for name, request in (
         ("SetSwitch", control.SetSwitchRequest(job=JOB, step=True)), ("GetStatus", control.GetStatusRequest()),
         ("CallAgents", control.CallAgentsRequest(operator="KILL_WORKER")))}
@@ -65,7 +66,7 @@ def test_with_a_token_plain_text_is_not_even_read(stage, guarded):
                 assert code_of(lambda: call(bearer(token))) == grpc.StatusCode.UNAVAILABLE, name
     assert guarded.status()["wanted"] == before
     with socket.create_connection(("127.0.0.1", guarded.port)) as connection:
-        connection.settimeout(harness.PATIENCE_S)
+        connection.settimeout(HANG_S)
         connection.sendall(b"P")
         try:
             assert connection.recv(1) == b"", "closed at the first byte"
@@ -112,7 +113,7 @@ def test_the_token_never_crosses_the_network(stage):
         stage.proxy(address, environment=environment)
         for _ in range(len(tools) + 1):
             connection, _ = listener.accept()
-            connection.settimeout(30)
+            connection.settimeout(HANG_S)
             first = connection.recv(65536)
             assert first[:1] == b"\x16", first[:40]
             heard += first
@@ -164,7 +165,7 @@ def test_allow_plaintext_is_said_loudly(stage):
                                        os.path.join(stage.folder, "state")], harness.clean_environment(), stage.folder)
     stage.processes.append(process)
     with grpc.insecure_channel(f"127.0.0.1:{port}") as channel:
-        grpc.channel_ready_future(channel).result(timeout=harness.PATIENCE_S)
+        grpc.channel_ready_future(channel).result(timeout=HANG_S)
     assert "plain" in process.log().lower() and "warn" in process.log().lower()
 
 
@@ -176,7 +177,7 @@ def test_token_lets_other_addresses_be_used(stage):
                               harness.clean_environment(TASKD_TOKEN=TOKEN), stage.folder)
     stage.processes.append(process)
     with harness.secure_channel(f"127.0.0.1:{port}", TOKEN) as channel:
-        grpc.channel_ready_future(channel).result(timeout=harness.PATIENCE_S)
+        grpc.channel_ready_future(channel).result(timeout=HANG_S)
 
 
 def openssl(*arguments, cwd):

@@ -7,7 +7,7 @@ import time
 import pytest
 from harness import wait_until
 from modes import ModeJob
-from launchers import wait_log
+from launchers import daemons_of, wait_log
 from ports import free_port
 from test_run_faults import WITH_DAEMONS, daemons
 
@@ -129,14 +129,9 @@ MODE_STOPPED_S = 40  # longer than gRPC's own keep-alive waits for an answer
 
 def processes_of(node):
     """The node's `taskd run`, and its daemons: on node 0 the job's manager, too."""
-    with open(f"/proc/{node.pid}/task/{node.pid}/children", encoding="ascii") as children:
-        commands = [pid for pid in map(int, children.read().split()) if "command.py" not in command_line(pid)]
-    return [node.pid, *commands]
-
-
-def command_line(pid):
-    with open(f"/proc/{pid}/cmdline", encoding="utf-8", errors="replace") as file:
-        return file.read()
+    wanted = ["proxy"] + ["manager"] * (node.name == "node0")
+    daemons_are = [wait_until(lambda kind=kind: daemons_of(node.pid, kind), f"the {kind} of {node.name} runs") for kind in wanted]
+    return [node.pid, *(pid for pids in daemons_are for pid in pids)]
 
 
 def mode_nodes(job, *options):

@@ -9,7 +9,9 @@ import harness
 import pytest
 import tcpstore
 from consoles import StalledConsole
+from deadlines import HANG_S
 from harness import TASKD, clean_environment, wait_until
+from launchers import daemons_of
 from modes import ModeJob
 from ports import free_port
 from stores import StoreProcess
@@ -25,23 +27,8 @@ def console(stage):
 def refused_often(port, times=200):
     """Strangers, of each of whom a line may be said."""
     for _ in range(times):
-        with socket.create_connection(("127.0.0.1", port), timeout=10) as stranger:
+        with socket.create_connection(("127.0.0.1", port), timeout=HANG_S) as stranger:
             stranger.sendall(b"\x16\x03\x01nonsense")
-
-
-def children(pid, kind):
-    """Pids of the daemons of this kind that the launcher has started."""
-    with open(f"/proc/{pid}/task/{pid}/children", encoding="ascii") as file:
-        pids = [int(one) for one in file.read().split()]
-    found = []
-    for one in pids:
-        try:
-            with open(f"/proc/{one}/cmdline", "rb") as file:
-                if file.read().split(b"\0")[1:2] == [kind.encode()]:
-                    found.append(one)
-        except OSError:
-            continue
-    return found
 
 
 def job_that_records(manager, proxy, stage):
@@ -129,9 +116,9 @@ def test_node_whose_console_stalls_is_not_lost(jobs, console):
     ranks = jobs.wait_started(2)
     begun = time.monotonic()
     for _ in range(3):
-        (victim,) = wait_until(lambda: children(nodes[1].pid, "proxy"), "node 1's proxy runs")
+        (victim,) = wait_until(lambda: daemons_of(nodes[1].pid, "proxy"), "node 1's proxy runs")
         os.kill(victim, signal.SIGKILL)
-        wait_until(lambda: set(children(nodes[1].pid, "proxy")) - {victim}, "it is started again")
+        wait_until(lambda: set(daemons_of(nodes[1].pid, "proxy")) - {victim}, "it is started again")
     wait_until(lambda: time.monotonic() - begun > 8, "the time-out is over")
     assert jobs.alive() == ranks
     jobs.put("go")
@@ -146,9 +133,9 @@ def test_node_of_a_mode_whose_console_stalls_is_not_lost(stage, console):
              job.run(1, "torch", ("go",), prefix=console.to_stderr, environment=environment)]
     wait_until(lambda: len(job.started()) == 2, "both commands run")
     begun = time.monotonic()
-    (victim,) = wait_until(lambda: children(nodes[1].pid, "proxy"), "node 1's proxy runs")
+    (victim,) = wait_until(lambda: daemons_of(nodes[1].pid, "proxy"), "node 1's proxy runs")
     os.kill(victim, signal.SIGKILL)
-    wait_until(lambda: set(children(nodes[1].pid, "proxy")) - {victim}, "it is started again")
+    wait_until(lambda: set(daemons_of(nodes[1].pid, "proxy")) - {victim}, "it is started again")
     wait_until(lambda: time.monotonic() - begun > 8, "the time-out is over")
     assert len(job.alive()) == 2, nodes[0].log()
     job.put("go")

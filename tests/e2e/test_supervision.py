@@ -4,7 +4,6 @@ import os
 import queue
 import re
 import signal
-import subprocess
 import threading
 import time
 import urllib.request
@@ -12,6 +11,7 @@ import urllib.request
 import grpc
 import pytest
 
+import deadlines
 import harness
 import stubs
 
@@ -45,7 +45,7 @@ class Launcher:
 
     def report(self, kind, **fields):
         event = self.messages.SupervisionEvent(kind=kind, **{"rank": -1, "node": -1, **fields})
-        self.stub.Report(self.messages.ReportEventsRequest(events=[event]), timeout=10)
+        self.stub.Report(self.messages.ReportEventsRequest(events=[event]), timeout=deadlines.HANG_S)
 
     def watch(self, **settings):
         self.stream = self.stub.Watch(self.messages.WatchRequest(**settings))
@@ -77,15 +77,15 @@ def supervision(manager):
 
 
 def metric(url, name):
-    with urllib.request.urlopen(url, timeout=10) as answer:
+    with urllib.request.urlopen(url, timeout=deadlines.HANG_S) as answer:
         found = re.search(rf"^{name} (\S+)$", answer.read().decode(), re.M)
     assert found, f"no metric {name}"
     return float(found[1])
 
 
 def status_text(manager):
-    done = subprocess.run([harness.TASKD, "status", "--manager", manager.address], env=harness.clean_environment(),
-                          capture_output=True, text=True, timeout=20, check=True)
+    done = deadlines.run([harness.TASKD, "status", "--manager", manager.address], env=harness.clean_environment(),
+                         capture_output=True, text=True, check=True)
     return done.stdout
 
 
@@ -125,7 +125,7 @@ def test_what_makes_no_sense_is_refused(launcher, manager):
         assert refused.value.code() == grpc.StatusCode.INVALID_ARGUMENT
     request = launcher.messages.ReportEventsRequest(job="default/other")
     with pytest.raises(grpc.RpcError) as refused:
-        launcher.stub.Report(request, timeout=10)
+        launcher.stub.Report(request, timeout=deadlines.HANG_S)
     assert refused.value.code() == grpc.StatusCode.NOT_FOUND
     assert supervision(manager)["events"] == []
 
@@ -140,7 +140,7 @@ def test_the_secret_protects_it(stage):
             stranger.report(stranger.messages.SupervisionEvent.STARTED)
         assert refused.value.code() == code
         with pytest.raises(grpc.RpcError) as refused:
-            next(stranger.stub.Watch(stranger.messages.WatchRequest(), timeout=10))
+            next(stranger.stub.Watch(stranger.messages.WatchRequest(), timeout=deadlines.HANG_S))
         assert refused.value.code() == code
         stranger.close()
     friend = Launcher(manager)
@@ -191,7 +191,7 @@ def test_hang_is_noticed_and_its_end(stage):
     step = manager.rank_status()[1]["step"]
     harness.wait_until(lambda: manager.rank_status()[0]["step"] > step + 10, "the others go on for a while")
     sign(folder, "hang")
-    notice = launcher.notices.get(timeout=60)
+    notice = launcher.notices.get(timeout=deadlines.HANG_S)
     assert notice.hung and list(notice.behind) == [1] and notice.ranks == 3
     assert notice.idle_s >= 5 and "rank 1" in notice.text
     status = supervision(manager)
@@ -202,12 +202,12 @@ def test_hang_is_noticed_and_its_end(stage):
 
     late = Launcher(manager)  # one that connects again
     late.watch(hang_factor=10, hang_floor_s=5)
-    assert late.notices.get(timeout=30).hung
+    assert late.notices.get(timeout=deadlines.HANG_S).hung
     late.close()
 
     for name in ("hang", "hang1"):
         os.remove(os.path.join(folder, name))
-    over = launcher.notices.get(timeout=60)
+    over = launcher.notices.get(timeout=deadlines.HANG_S)
     assert not over.hung and over.number == notice.number
     assert supervision(manager)["state"] == "running"
     assert launcher.notices.empty(), "one notice a hang, one at its end"
@@ -232,5 +232,5 @@ def test_ranks_that_are_stopped_do_not_hang(stage):
     seconds = json.loads(stage.run("goodput", "--manager", manager.address, "--json").stdout)["seconds"]
     assert seconds["suspended"] > 3 * 10 and seconds["hang"] == 0, seconds
     sign(folder, "hang")
-    assert launcher.notices.get(timeout=60).hung
+    assert launcher.notices.get(timeout=deadlines.HANG_S).hung
     launcher.close()

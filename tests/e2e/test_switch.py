@@ -8,6 +8,7 @@ import grpc
 import harness
 import pytest
 import stubs
+from deadlines import HANG_S
 from harness import JOB, KINDS, wait_until
 
 ALL_ON = dict.fromkeys(KINDS, "on")
@@ -124,7 +125,7 @@ def test_taskd_switch_answers_for_every_rank(stage):
     for rank in (0, 1):
         stage.rank(rank, proxy, pattern="training", rate=50)
     manager.wait_attached([0, 1])
-    code, answer = manager.switch("step=on", "communication=off", "--timeout", "2")
+    code, answer = manager.switch("step=on", "communication=off", "--timeout", "20")
     assert code == 1  # rank 2 never came
     assert answer["job"] == JOB and answer["total"] == 3 and answer["applied"] == 2
     assert answer["wanted"] == {**ALL_OFF, "step": "on"}
@@ -138,7 +139,7 @@ def test_taskd_switch_answers_for_every_rank(stage):
     assert {r["state"] for r in answer["ranks"]} == {"applied"}
     third.kill()
     manager.wait_attached([0, 1])
-    code, answer = manager.switch("all=off", "--timeout", "2")
+    code, answer = manager.switch("all=off", "--timeout", "20")
     assert code == 1 and answer["applied"] == 2 and answer["ranks"][2]["state"] == "unreachable"
 
 
@@ -171,7 +172,7 @@ def test_subscriber_gets_the_state_and_every_change_in_order(manager):
 
     with grpc.insecure_channel(manager.address) as channel:
         request = messages.ProfilingClientInfo(jobId=harness.TASK, role="anybody")
-        stream = services.TrainingDataTraceStub(channel).SubscribeDataTraceSwitch(request, timeout=60)
+        stream = services.TrainingDataTraceStub(channel).SubscribeDataTraceSwitch(request, timeout=HANG_S)
 
         def read():
             try:
@@ -183,7 +184,7 @@ def test_subscriber_gets_the_state_and_every_change_in_order(manager):
 
         reader = threading.Thread(target=read)
         reader.start()
-        assert arrived.wait(harness.PATIENCE_S), "the present state is not replayed"
+        assert arrived.wait(HANG_S), "the present state is not replayed"
         expected = [(200, "on")]
         for number in range(50):
             value = "off" if number % 2 == 0 else "on"
@@ -228,7 +229,7 @@ def test_default_ports_in_use_do_not_stop_a_second_job(stage):
                                   harness.clean_environment(), stage.folder)
         stage.processes.append(process)
         with grpc.insecure_channel(f"127.0.0.1:{port}") as channel:
-            grpc.channel_ready_future(channel).result(timeout=harness.PATIENCE_S)
+            grpc.channel_ready_future(channel).result(timeout=HANG_S)
         process.require_alive()
 
 

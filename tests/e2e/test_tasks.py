@@ -8,17 +8,19 @@ import json
 import os
 import signal
 import socket
-import subprocess
 
 import pytest
 
+import deadlines
 import harness
 from harness import PYTHON, TASKD, wait_until
-from launchers import running
+from launchers import OWN_PORTS, complaints, running, wait_manager
 from needs import needs_torch
 from tasks import Step
 
 MANAGERS_PORT = 9601
+# The launcher's line about its manager, and its line about a manager that is slow to start.
+MANAGER_LINES = ("info run: the manager is at port ", "warning run: the manager does not answer yet")
 WITH_MANAGER = {"TASKD_MANAGER": ""}
 
 
@@ -34,6 +36,14 @@ def proxies(step):
 def accepts(path):
     with socket.socket(socket.AF_UNIX) as probe:
         return probe.connect_ex(path) == 0
+
+
+def require_told_by_task_0(step, *beginnings):
+    """A line that begins so, or in one of several ways, is in the log of task 0 and in no other one. No task complains."""
+    for beginning in beginnings:
+        assert [any(line.startswith(beginning) for line in lines) for lines in step.lines()] == [
+            rank == 0 for rank in range(step.size())], (beginning, step.lines())
+    assert not [line for task in step.tasks for line in complaints(task.log())], step.lines()
 
 
 def test_all_tasks_are_one_world(jobs):
@@ -53,11 +63,8 @@ def test_all_tasks_are_one_world(jobs):
     jobs.put("go")
     assert step.codes() == [0] * 4
     assert not any(os.path.exists(os.path.dirname(path)) for path in proxies(step)), "folders are left behind"
-    # Task 0 says what was taken from where, and where the manager is.
-    said = step.lines()
-    assert said[0][0] == (f"taskd run: under Slurm job {step.job} step 0: 4 ranks on 2 nodes, rank by SLURM_PROCID, "
-                          f"master 127.0.0.1:{port}")
-    assert len(said[0]) == 2 and said[1:] == [[], [], []], said
+    require_told_by_task_0(step, f"taskd run: under Slurm job {step.job} step 0: 4 ranks on 2 nodes, rank by SLURM_PROCID, "
+                                 f"master 127.0.0.1:{port}", MANAGER_LINES)
 
 
 @pytest.mark.parametrize("code, expected", [(7, 7), (-9, 137)])
@@ -69,8 +76,7 @@ def test_a_rank_that_fails_ends_all_and_is_reported_once(jobs, code, expected):
     reports = ["FAILED" in task.log() for task in step.tasks]
     assert reports == [True, False, False, False]
     assert "rank:        2 (local rank 0)" in step.tasks[0].log() and "node:        n2 (node 1)" in step.tasks[0].log()
-    lines = step.lines()
-    assert lines[1] == lines[3] == [] and len(lines[2]) == 1 and "rank 2 on n2" in lines[2][0], lines
+    assert ["rank 2 on n2" in task.log() for task in step.tasks[1:]] == [False, True, False], step.lines()
 
 
 def test_each_task_has_its_own_ranks_result(jobs):
@@ -116,10 +122,10 @@ def test_the_proxy_outlives_every_task_of_its_node(jobs):
                for task in step.tasks]
     assert sockets[0] == sockets[1]
     wait_until(lambda: accepts(sockets[0]), "the proxy takes ranks")
-    rank0 = [int(pid) for pid in os.listdir("/proc") if pid.isdecimal() and parent(pid) == step.tasks[0].pid and is_rank(pid)]
+    (rank0,) = [int(pid) for pid in os.listdir("/proc") if pid.isdecimal() and parent(pid) == step.tasks[0].pid and is_rank(pid)]
     for task in step.tasks:
         task.child.send_signal(signal.SIGTERM)
-    wait_until(lambda: not any(map(running, rank0)), "rank 0 has ended")
+    wait_until(lambda: not running(rank0), "rank 0 has ended")
     assert accepts(sockets[0]) and step.tasks[1].alive()
     with open(os.path.join(jobs.stage.folder, "go"), "w", encoding="ascii"):
         pass
@@ -173,14 +179,12 @@ def test_a_port_that_is_taken_is_passed_over_by_all(jobs, silent):
         assert step.codes() == [0] * 3
     ports = {one["MASTER_PORT"] for one in jobs.started()}
     assert len(ports) == 1 and port < int((taken := ports.pop())) < port + 16
-    manager = step.manager()
+    (manager,) = {one["TASKD_MANAGER"] for one in jobs.started()}
     assert manager != f"127.0.0.1:{MANAGERS_PORT}" or MANAGERS_PORT not in held
-    said = step.lines()
-    if silent:  # others had to find that out
-        said = [[line for line in lines if "waiting" not in line] for lines in said]
-    assert said == [[
-        f"taskd run: under Slurm job {step.job} step 0: 3 ranks on 2 nodes, rank by SLURM_PROCID, master 127.0.0.1:{taken}",
-        f"info run: the manager is at port {manager.rpartition(':')[2]}: taskd status, or with --manager {manager} where several jobs run"], [], []]
+    require_told_by_task_0(
+        step, f"taskd run: under Slurm job {step.job} step 0: 3 ranks on 2 nodes, rank by SLURM_PROCID, master 127.0.0.1:{taken}",
+        (f"info run: the manager is at port {manager.rpartition(':')[2]}: taskd status, or with --manager {manager} where several jobs run",
+         MANAGER_LINES[1]))
 
 
 def test_where_all_ports_are_taken_it_says_by_whom(jobs):
@@ -188,10 +192,9 @@ def test_where_all_ports_are_taken_it_says_by_whom(jobs):
     port = step.plan()["binds"][0]["port"]
     with hold(range(port, port + 16), silent=True):
         step.launch(action=("exit",))
-        assert step.tasks[0].wait(60) == 1
-    (line,) = step.lines()[0]
+        assert step.tasks[0].wait(timeout_s=60) == 1
     said = f"taskd run: no port is free from {port} to {port + 15} (--master-port names another): *:{port + 15}: address in use by "
-    assert line.startswith(said), line
+    assert any(line.startswith(said) for line in step.lines()[0]), step.lines()[0]
     for task in step.tasks[1:]:  # which wait for a launcher that may come again
         task.child.send_signal(signal.SIGTERM)
     assert step.codes() == [1, 143, 143]
@@ -245,7 +248,7 @@ def test_a_slow_rank_is_named(jobs):
     step = Step(jobs, [2, 2], WORK=folder, STOP_FILE=f"{folder}/stop", TROUBLE_FILE=f"{folder}/trouble",
                 PYTHONPATH=harness.PYTHON_PACKAGE, TASKD_PROFILING_DIR=f"{folder}/profiling", **WITH_MANAGER)
     step.launch(PYTHON, train)
-    manager = step.manager()
+    manager = wait_manager(step.tasks[0])
 
     def ask(command, *arguments):
         done = jobs.stage.run(command, "--manager", manager, *arguments, "--json")
@@ -280,10 +283,10 @@ WORLD = ("import os, torch.distributed as d\nd.init_process_group('gloo')\n"
 
 def under_mpi(jobs, starter, *command, mode="auto", **environment):
     variables = {"GLOO_SOCKET_IFNAME": "lo", "OMP_NUM_THREADS": 1, "HOME": jobs.stage.folder,
-                 "TASKD_PROFILING_DIR": os.path.join(jobs.stage.folder, "marks"), **environment}
-    return subprocess.run([*STARTERS[starter], "-np", "3", TASKD, "run", "--mode", mode, "--", *command],
-                          env=harness.clean_environment(**variables), cwd=jobs.stage.folder, capture_output=True, text=True,
-                          timeout=120, check=False)
+                 "TASKD_PROFILING_DIR": os.path.join(jobs.stage.folder, "marks"), **OWN_PORTS, **environment}
+    return deadlines.run([*STARTERS[starter], "-np", "3", TASKD, "run", "--mode", mode, "--", *command],
+                         env=harness.clean_environment(**variables), cwd=jobs.stage.folder, capture_output=True, text=True,
+                         timeout_s=120, check=False)
 
 
 @needs_torch
@@ -294,8 +297,8 @@ def test_mpi_starts_one_world_of_one_node(jobs, starter, mode):
     found = sorted(line.split() for line in done.stdout.splitlines())
     assert [one[:5] for one in found] == [["rank", str(rank), "of", "3", str(rank)] for rank in range(3)]
     assert len({one[5] for one in found}) == 1
-    late = "the manager does not answer yet" in done.stderr  # a busy machine's; then its launcher may try again, too
-    assert done.stderr.count("\n") in ((2, 3) if late else (2,)) and "3 ranks on 1 node" in done.stderr, done.stderr
+    assert "3 ranks on 1 node" in done.stderr and complaints(done.stderr) == [], done.stderr
+    assert any(line in done.stderr for line in MANAGER_LINES), done.stderr
 
 
 @pytest.mark.parametrize("starter", STARTERS)

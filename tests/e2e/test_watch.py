@@ -8,6 +8,7 @@ import struct
 import subprocess
 import termios
 
+import deadlines
 import harness
 import pytest
 from harness import JOB, TASKD, wait_until
@@ -48,14 +49,14 @@ class Terminal:
         os.write(self.ours, key)
 
     def end(self):
-        code = self.process.wait(20)
+        code = deadlines.wait_child(self.process)
         self.read()
         assert termios.tcgetattr(self.theirs) == self.before
         return code
 
     def close(self):
         subprocess.run(["pkill", "-KILL", "-s", str(self.process.pid)], check=False)  # all of its session
-        self.process.wait(20)
+        deadlines.wait_child(self.process)
         os.close(self.ours)
         os.close(self.theirs)
 
@@ -74,7 +75,7 @@ def terminal():
 
 def simulate(manager, *arguments):
     command = [TASKD, "simulate", "--manager", manager.address, "--ranks", "16", "--steps", "120", *arguments]
-    subprocess.run(command, env=harness.clean_environment(), check=True, stdout=subprocess.DEVNULL, timeout=100)
+    deadlines.run(command, env=harness.clean_environment(), check=True, stdout=subprocess.DEVNULL, timeout_s=100)
 
 
 def test_a_slow_rank_is_named_and_seen(manager, terminal):
@@ -147,7 +148,7 @@ def test_it_ends_with_its_terminal_though_the_manager_is_away(manager, terminal)
     shown.wait_screen("cannot be reached")
     os.close(shown.ours)
     shown.ours = os.open("/dev/null", os.O_RDONLY)
-    assert shown.process.wait(20) == 1
+    assert deadlines.wait_child(shown.process) == 1
 
 
 def test_where_stdout_is_no_terminal_lines_follow_lines(stage, manager):
@@ -166,4 +167,4 @@ def test_in_the_background_it_is_not_stopped(manager, terminal):
     wait_until(lambda: shown.read().count("q ends") >= drawn + 2, "it draws again")
     watcher = int(subprocess.run(["pgrep", "-P", str(shown.process.pid)], capture_output=True, text=True, check=True).stdout)
     os.kill(watcher, signal.SIGTERM)
-    assert shown.process.wait(20) == 128 + signal.SIGTERM
+    assert deadlines.wait_child(shown.process) == 128 + signal.SIGTERM

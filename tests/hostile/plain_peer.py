@@ -2,7 +2,7 @@
 
 python3 plain_peer.py ATTACK HOST:PORT [CONNECTIONS]     "holding" once it has sent all that the server takes, then waits for
                                                          the end of its input; "closed N" counts connections the server has
-                                                         closed, after "wait" in its input once it has closed all, or in 20 s
+                                                         closed, after "wait" in its input once it has closed all, or in HANG_S
 """
 import functools
 import select
@@ -13,6 +13,8 @@ import time
 PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"
 DATA, HEADERS, PRIORITY, RST_STREAM, SETTINGS, PING, WINDOW_UPDATE, CONTINUATION = 0, 1, 2, 3, 4, 6, 8, 9
 END_STREAM, END_HEADERS, ACK = 1, 4, 1
+FULL_S = 1  # connections that take no byte for so long are full; those of a slow server are called full earlier, and get less
+HANG_S = 120.0  # as in tests/lib/deadlines.py, which another user may not be able to read
 
 
 def frame(kind, flags, stream, payload=b""):
@@ -167,16 +169,15 @@ def main():
     peers = [Peer(ATTACKS[sys.argv[1]], host, int(port)) for _ in range(int(sys.argv[3]) if len(sys.argv) > 3 else 1)]
     sending = list(peers)
     while sending:
-        # One second in which none of them takes a byte: that is all that they take.
-        _, writable, _ = select.select([], [peer.socket for peer in sending], [], 1)
+        _, writable, _ = select.select([], [peer.socket for peer in sending], [], FULL_S)
         if not writable:
             break
         sending = [peer for peer in sending if peer.socket not in writable or peer.send()]
     print("holding", flush=True)
     if sys.stdin.read() == "wait":
-        end = time.monotonic() + 20
+        end = time.monotonic() + HANG_S
         while (open_ones := [peer.socket for peer in peers if not peer.look()]) and time.monotonic() < end:
-            select.select(open_ones, [], [], 1)
+            select.select(open_ones, [], [], FULL_S)
     print("closed", sum(peer.look() for peer in peers), flush=True)
 
 

@@ -7,10 +7,12 @@ import socket
 import ssl
 import subprocess
 
+import deadlines
 import grpc
 import harness
 import pytest
-from harness import JOB, wait_until
+from harness import wait_until
+from launchers import OWN_PORTS
 from strangers import LIB, STRANGER, VICTIM, host  # noqa: F401
 
 root_only = pytest.mark.root("mounts, and processes of other users")
@@ -64,7 +66,7 @@ def test_whoever_answers_at_the_managers_address_is_no_manager(host, mode, speak
     extra = {"TASKD_TOKEN": token} if token else {}
     victim = host.start(VICTIM, "victim", "run", "--mode", mode, "--manager", f"127.0.0.1:{port}", "--wait-s", "4", "--",
                         "sh", "-c", "sleep 1000", NODE_LIST="localhost:1", INDEX="0", HOME="/tmp", **extra)
-    assert victim.wait(60) != 0, victim.log()
+    assert victim.wait(timeout_s=60) != 0, victim.log()
     assert host.run(0, "test", "-e", mark).returncode != 0, f"the stranger's command ran\n{false.log()}"
     assert "heard" not in false.log() and "metadata" not in false.log(), "something was sent to a stranger"
     if token:
@@ -76,6 +78,7 @@ CALLS = """
 import os, sys
 sys.path.insert(0, sys.argv[1])
 import grpc, stubs
+from deadlines import HANG_S
 messages, services = stubs.profiling()
 control, controls = stubs.control()
 with grpc.insecure_channel(sys.argv[2]) as channel:
@@ -84,11 +87,11 @@ with grpc.insecure_channel(sys.argv[2]) as channel:
     setattr(kill, "operator", "KILL_WORKER")
     for name, call in (
             ("modify", lambda: trace.ModifyTrainingDataTraceSwitch(messages.DataTypeReq(
-                jobNsName="default/mine", profilingSwitch=messages.ProfilingSwitch(Step="on")), timeout=10)),
-            ("get", lambda: trace.GetTrainingDataTraceSwitch(messages.DataStatusReq(jobNsName="default/mine"), timeout=10)),
-            ("status", lambda: own.GetStatus(control.GetStatusRequest(), timeout=10)),
-            ("switch", lambda: own.SetSwitch(control.SetSwitchRequest(step=True), timeout=10)),
-            ("kill", lambda: own.CallAgents(kill, timeout=10))):
+                jobNsName="default/mine", profilingSwitch=messages.ProfilingSwitch(Step="on")), timeout=HANG_S)),
+            ("get", lambda: trace.GetTrainingDataTraceSwitch(messages.DataStatusReq(jobNsName="default/mine"), timeout=HANG_S)),
+            ("status", lambda: own.GetStatus(control.GetStatusRequest(), timeout=HANG_S)),
+            ("switch", lambda: own.SetSwitch(control.SetSwitchRequest(step=True), timeout=HANG_S)),
+            ("kill", lambda: own.CallAgents(kill, timeout=HANG_S))):
         try:
             call()
             print(name, "OK", flush=True)
@@ -123,7 +126,8 @@ def test_loopback_is_a_boundary_between_users(host):
 
 def http_code(host, uid, port, path):
     """The status of a page for that user."""
-    get = ("import sys,urllib.request,urllib.error\ntry:\n  print(urllib.request.urlopen(sys.argv[1],timeout=10).status)\n"
+    get = ("import sys,urllib.request,urllib.error\ntry:\n"
+           f"  print(urllib.request.urlopen(sys.argv[1],timeout={deadlines.HANG_S}).status)\n"
            "except urllib.error.HTTPError as e:\n  print(e.code)\n")
     return host.run(uid, harness.PYTHON, "-c", get, f"http://127.0.0.1:{port}{path}").stdout.strip()
 
@@ -191,7 +195,7 @@ def test_plain_text_has_its_share_and_no_more(stage, manager):
     assert stage.run("status", "--manager", manager.address).returncode == 0
     closed = 0
     for connection in held:
-        connection.settimeout(10)
+        connection.settimeout(deadlines.HANG_S)
         try:
             closed += connection.recv(1) == b""
         except ConnectionResetError:
@@ -219,8 +223,8 @@ def test_with_ssh_nothing_obeys_remote_orders(stage):
     wait_until(lambda: node.require_alive() and
                stage.run("status", "--manager", f"127.0.0.1:{port}", environment=environment).returncode == 0, "the manager is up")
     mark = os.path.join(stage.folder, "mark")
-    done = wait_until(lambda: (lambda d: d if "--remote-start" in d.stderr else None)(subprocess.run(
-        [harness.TASKD, "rsh", "localhost", "touch", mark], stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=30,
+    done = wait_until(lambda: (lambda d: d if "--remote-start" in d.stderr else None)(deadlines.run(
+        [harness.TASKD, "rsh", "localhost", "touch", mark], stdin=subprocess.DEVNULL, capture_output=True, text=True,
         env={**environment, "TASKD_MANAGER": f"127.0.0.1:{port}"}, check=False)), "the node has joined and refuses")
     assert done.returncode == 255 and not os.path.exists(mark)
     node.child.send_signal(signal.SIGTERM)
@@ -269,7 +273,7 @@ def test_the_user_nobody_is_a_user_where_everybody_is_mapped(host):
     assert calls(host, STRANGER, address)["modify"] == "UNAVAILABLE"
     assert json.loads(host.run(65534, "taskd", "status", "--json").stdout)["wanted"]["step"] == "on"
     done = host.run(65534, "taskd", "run", "--standalone", "--nproc-per-node=1", "--no-python", "taskd", "status",
-                    PATH="/run/build/bin:/usr/bin:/bin")
+                    PATH="/run/build/bin:/usr/bin:/bin", **OWN_PORTS)
     assert done.returncode == 0, done.stdout + done.stderr
 
 
@@ -336,7 +340,7 @@ def test_a_launcher_and_its_daemons_are_closed_and_its_ranks_open(host):
     """With the launcher's own secret, which no rank has in its environment, and with one of the operator's."""
     for token in ("", SECRET):
         host.sh(VICTIM, "rm -rf /tmp/mine; mkdir -m 700 /tmp/mine")
-        extra = {"TASKD_TOKEN": token} if token else {}
+        extra = {**OWN_PORTS, **({"TASKD_TOKEN": token} if token else {})}
         job = host.start(VICTIM, "job", "run", "--standalone", "--nproc-per-node=1", "--no-python", "sh", "-c",
                          "ulimit -c > /tmp/mine/cores; tr '\\0' '\\n' < /proc/self/environ > /tmp/mine/rank; sleep 1000", **extra)
         wait_until(lambda: job.require_alive() and "RANK=0" in host.sh(VICTIM, "cat /tmp/mine/rank 2>/dev/null || true"),  # noqa: B023

@@ -8,6 +8,7 @@ import threading
 import grpc
 import pytest
 import stubs
+from deadlines import HANG_S
 from harness import peak_bytes, wait_until
 
 MIB = 1 << 20
@@ -80,7 +81,7 @@ class RawServer:
     def serve(self, connection):
         with connection:
             try:
-                connection.settimeout(20)
+                connection.settimeout(HANG_S)
                 connection.sendall(frame(SETTINGS, 0, 0))  # and the client's are never acknowledged
                 connection.recv(1 << 16)
                 threading.Thread(target=self.swallow, args=(connection,), daemon=True).start()
@@ -147,6 +148,11 @@ def refusing():
     yield EVIL * 50
 
 
+def kind_of(line):
+    """The message of a log line, without its time and its numbers."""
+    return re.sub(r"\d+", "N", line.partition(" ")[2])
+
+
 def raw_log(process):
     with open(process.log_path, "rb") as log:
         return log.read().decode()
@@ -174,7 +180,7 @@ def test_messages_without_end(stage, answer):
     log = raw_log(manager)
     assert "messages a second" in log
     assert not OBEYED.search(log)
-    assert len(log.splitlines()) < 60 and max(map(len, log.splitlines())) < 5000
+    assert 10 * len(log.splitlines()) < server.sent and max(map(len, log.splitlines())) < 5000
     assert peak_bytes(manager) - before < 64 * MIB
     server.close()
 
@@ -186,12 +192,12 @@ def test_a_status_of_control_characters(stage):
     wait_until(lambda: "ClusterD at" in manager.log(), "the manager says so")
     log = raw_log(manager)
     assert not OBEYED.search(log) and "\n2026-01-01" not in log
-    assert len([line for line in log.splitlines() if "ClusterD at" in line]) == 1
+    assert len({kind_of(line) for line in log.splitlines() if "ClusterD at" in line}) == 1, log
     server.close()
 
 
 def test_a_server_that_hangs_up_at_once(stage):
-    """The pause between two tries grows; one line in all."""
+    """The pause between two tries grows, and each failure is the same news."""
     listener = socket.create_server(("127.0.0.1", 0))
     connections = []
 
@@ -206,5 +212,5 @@ def test_a_server_that_hangs_up_at_once(stage):
     manager = stage.manager(flags=("--clusterd", "127.0.0.1:%d" % listener.getsockname()[1]))
     threading.Thread(target=accept, daemon=True).start()
     wait_until(lambda: len(connections) >= 3, "it has tried again")
-    assert len([line for line in manager.log().splitlines() if "ClusterD at" in line]) == 1
+    assert len({kind_of(line) for line in manager.log().splitlines() if "ClusterD at" in line}) == 1, manager.log()
     listener.close()

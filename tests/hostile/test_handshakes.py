@@ -7,6 +7,7 @@ import grpc
 import harness
 import pytest
 import stubs
+from deadlines import HANG_S
 from harness import peak_bytes, thread_count, wait_until
 from strangers import STRANGER, VICTIM, host  # noqa: F401
 from tcpstore import StoreTimeout, TCPStore
@@ -121,7 +122,7 @@ def test_handshakes_at_the_proxys_port_cost_nothing(host):
 
     def healthy():
         with grpc.insecure_channel(address, options=[("grpc.use_local_subchannel_pool", 1)]) as probe:
-            answer = services.HealthStub(probe).Check(messages.HealthCheckRequest(), timeout=harness.PATIENCE_S, wait_for_ready=True)
+            answer = services.HealthStub(probe).Check(messages.HealthCheckRequest(), timeout=HANG_S, wait_for_ready=True)
             return answer.status == messages.HealthCheckResponse.SERVING
 
     assert healthy()

@@ -3,9 +3,9 @@ import base64
 import gzip
 import json
 import os
-import subprocess
 import sys
 
+import deadlines
 import harness
 import pytest
 
@@ -28,8 +28,8 @@ def run(folder, *arguments, **environment):
     script = ("import os, resource, subprocess, sys\ndone = subprocess.run(sys.argv[2:], stdin=subprocess.DEVNULL)\n"
               "print(resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss * 1024, file=open(sys.argv[1], 'w'))\n"
               "sys.exit(done.returncode)\n")
-    done = subprocess.run([sys.executable, "-c", script, usage, harness.TASKD, *arguments], capture_output=True, text=True,
-                          env=harness.clean_environment(**environment), timeout=60, check=False)
+    done = deadlines.run([sys.executable, "-c", script, usage, harness.TASKD, *arguments], capture_output=True, text=True,
+                         env=harness.clean_environment(**environment), timeout_s=60, check=False)
     with open(usage, encoding="ascii") as file:
         return done.returncode, done.stderr, int(file.read())
 

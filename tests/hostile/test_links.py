@@ -14,6 +14,7 @@ import harness
 import ports
 import pytest
 import stubs
+from deadlines import HANG_S
 from harness import peak_bytes, wait_until
 from launchers import wait_log
 from streams import Stream
@@ -272,7 +273,7 @@ class Launcher:
                 context.load_cert_chain(file.name)
         self.incoming, self.outgoing = ssl.MemoryBIO(), ssl.MemoryBIO()
         self.tls = context.wrap_bio(self.incoming, self.outgoing)
-        self.socket = socket.create_connection(("127.0.0.1", port), timeout=30)
+        self.socket = socket.create_connection(("127.0.0.1", port), timeout=HANG_S)
         self.socket.sendall(b"\0TKL1")
         self.buffer = b""
         while True:

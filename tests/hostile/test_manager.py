@@ -3,9 +3,9 @@ and `taskd switch` go on working."""
 import contextlib
 
 import grpc
-import harness
 import pytest
 import stubs
+from deadlines import HANG_S
 from harness import peak_bytes, wait_until
 from streams import Stream
 
@@ -114,7 +114,7 @@ def test_unary_calls_of_empty_parts_take_no_memory(manager, peer):
     for method, wire in (("/taskd.v1.Supervision/Report", b"\x12\0" * 2_000_000),
                          ("/taskd.v1.Control/GetStatus", b"\x7a\0" * 2_000_000),
                          ("/TrainingDataTrace/GetTrainingDataTraceSwitch", b"\x7a\0" * 2_000_000)):
-        calls = [peer().unary_unary(method).future(wire, timeout=30) for _ in range(16)]
+        calls = [peer().unary_unary(method).future(wire, timeout=HANG_S) for _ in range(16)]
         assert [call.exception().code() for call in calls] == [grpc.StatusCode.RESOURCE_EXHAUSTED] * 16
     assert peak_bytes(manager) - before < 300 * MIB
 
@@ -140,7 +140,7 @@ def test_all_nodes_of_a_job_behind_one_address_get_in(manager):
     with contextlib.ExitStack() as open_:
         channels = [open_.enter_context(manager.secure_channel(options=as_nodes)) for _ in range(500)]
         for ready in [grpc.channel_ready_future(channel) for channel in channels]:
-            ready.result(harness.PATIENCE_S)
+            ready.result(HANG_S)
         assert manager.status()
 
 

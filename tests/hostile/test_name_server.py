@@ -2,11 +2,11 @@
 import json
 import os
 import re
-import subprocess
 import sys
 
 import pytest
 
+import deadlines
 import name_server
 from harness import BUILD, TASKD, clean_environment
 from namespaces import missing_privilege
@@ -32,8 +32,8 @@ def test_ends_with_one_line(tmp_path, way):
     if missing_privilege():
         pytest.skip(missing_privilege())
     setting = json.dumps({"hosts": "127.0.0.1 localhost\n", "resolv": RESOLV, "server": "127.0.0.53", "hostile": way})
-    done = subprocess.run([sys.executable, name_server.__file__, setting, "sh", "-c", ASK, "sh", TASKD, str(tmp_path)],
-                          env=clean_environment(TASKD_TOKEN="secret"), capture_output=True, text=True, timeout=60, check=False)
+    done = deadlines.run([sys.executable, name_server.__file__, setting, "sh", "-c", ASK, "sh", TASKD, str(tmp_path)],
+                         env=clean_environment(TASKD_TOKEN="secret"), capture_output=True, text=True, timeout_s=60, check=False)
     told = {name: (tmp_path / name).read_text() for name in ("status", "run")}
     print(told, done.stderr)
     # Only `many` are addresses of that name; whatever else an answer has is believed by nobody.

@@ -2,6 +2,7 @@
 import os
 import subprocess
 
+import deadlines
 import harness
 import pytest
 from harness import wait_until
@@ -33,7 +34,7 @@ class Peers:
 
     def closed(self, wait=False):
         """Lets go of them, if `wait` once the server has closed all; how many it had closed."""
-        out, _ = self.child.communicate("wait" if wait else "", timeout=harness.PATIENCE_S)
+        out, _ = deadlines.communicate(self.child, "wait" if wait else "", timeout_s=2 * deadlines.HANG_S)
         return int(out.split()[1])
 
 

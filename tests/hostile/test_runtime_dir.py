@@ -3,14 +3,13 @@
 Everything happens in a mount namespace with a /tmp and a /run of its own; the users are real ones.
 """
 import json
-import os
 import re
-import subprocess
 import sys
 
 import harness
 import pytest
 from harness import wait_until
+from launchers import OWN_PORTS, wait_manager
 from strangers import STRANGER, VICTIM, host  # noqa: F401
 
 pytestmark = pytest.mark.root("mounts, and processes of other users")
@@ -30,7 +29,7 @@ def test_folder_in_tmp_that_a_stranger_made_first(host):
     """Nothing of a launcher's is in it, so nothing in PATH or of its sockets can be the stranger's."""
     host.sh(STRANGER, "mkdir /tmp/taskd-2001; chmod 0777 /tmp/taskd-2001")
     done = host.run(VICTIM, "taskd", "run", "--standalone", "--nproc-per-node=1", "--no-python", "sh", "-c",
-                    'echo "told path=$PATH socket=$TASKD_SOCKET"')
+                    'echo "told path=$PATH socket=$TASKD_SOCKET"', **OWN_PORTS)
     assert done.returncode == 0, done.stderr
     told = re.search(r"told path=(\S*) socket=(\S+)", done.stdout)
     assert told and "/tmp/taskd-2001" not in told[0], told
@@ -75,8 +74,8 @@ def test_stranger_runs_nothing_by_swapping_the_run_folder(host):
     # Both nodes of the job are here; on either a folder with an `mpirun` of TaskD's comes first in PATH.
     manager = f"127.0.0.1:{harness.free_port()}"
     nodes = [host.start(VICTIM, f"node{index}", "run", "--mode", "mpi", "--manager", manager, "--", "sh", "-c", LIST,
-                        NODE_LIST="127.0.0.1:1,127.0.0.2:1", INDEX=index) for index in (0, 1)]
-    codes = [node.wait(60) for node in nodes]
+                        NODE_LIST="127.0.0.1:1,127.0.0.2:1", INDEX=index, **OWN_PORTS) for index in (0, 1)]
+    codes = [node.wait(timeout_s=60) for node in nodes]
     assert host.sh(STRANGER, "cat /tmp/evil/ran") == "", nodes[0].log()
     assert codes == [0, 0], nodes[0].log() + nodes[1].log()
     for node in nodes:
@@ -221,10 +220,10 @@ def test_jobs_folder_that_is_a_link_is_refused(host):
 def test_a_launchers_job_is_found(host):
     """`taskd run` makes its manager on any port; the tools know it."""
     launcher = host.start(VICTIM, "launcher", "run", "--standalone", "--nproc-per-node=1", "--no-python", "sh", "-c",
-                          "while [ ! -e /tmp/go ]; do sleep 0.05; done")
-    wait_until(lambda: launcher.require_alive() and "the manager is at port" in launcher.log(), "a manager")
+                          "while [ ! -e /tmp/go ]; do sleep 0.05; done", **OWN_PORTS)
+    wait_manager(launcher)
     wait_until(lambda: host.run(VICTIM, "taskd", "status").returncode == 0, "and its job is found")
     assert host.run(STRANGER, "taskd", "status").returncode == 1
     host.sh(VICTIM, ": > /tmp/go")
-    assert launcher.wait(30) == 0
+    assert launcher.wait() == 0
     assert host.sh(VICTIM, "ls -A /tmp/taskd-2001/jobs") == ""

@@ -1,6 +1,5 @@
 """Storage that hangs: marks wait in the rings and in memory, the other ranks, the switch and the proxy's end do not."""
 import os
-import re
 import signal
 import subprocess
 import time
@@ -76,7 +75,6 @@ def test_a_stall_that_overflows_the_rings_loses_nothing(stage, manager, stalled_
     report = proxy.check(keep_marks=True)
     assert report.ok, report.problems[:5]
     rank.verify(report)
-    assert len(re.findall("storage does not answer", proxy.log())) == 1
 
 
 def test_one_ranks_folder_that_hangs_holds_nobody_up(stage, manager, stalled_proxy, stall):
@@ -239,7 +237,7 @@ def test_sigterm_on_a_frozen_file_system(stage, manager, recording, freezing_dis
     proxy.child.send_signal(signal.SIGTERM)
     wait_until(lambda: "ranks were taken out" in proxy.log(), "the proxy leaves", 10)
     subprocess.run(["fsfreeze", "-u", freezing_disk], check=True)
-    proxy.wait(10)
+    proxy.wait()
     proxy = stage.proxy(manager, name="successor", profiling_dir=freezing_disk, socket_path=proxy.socket)
     rank.wait_made(max(rank.made()) + 200)
     assert rank.terminate() == 0

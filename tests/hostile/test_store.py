@@ -8,9 +8,11 @@ import socket
 import struct
 import subprocess
 
+import deadlines
 import harness
 import psutil
 import pytest
+from deadlines import HANG_S
 from harness import wait_until
 from stores import StoreProcess
 from tcpstore import StoreClosed, i64, text, texts, u32, u64, VALIDATE_MAGIC
@@ -50,7 +52,7 @@ def good(store):
 
 def connect(store, source="127.0.0.1"):
     connection = socket.socket()
-    connection.settimeout(20)
+    connection.settimeout(HANG_S)
     # The port is chosen by connect(), which may use those that others use towards other stores; bind() is slow when many are taken.
     connection.setsockopt(socket.SOL_IP, IP_BIND_ADDRESS_NO_PORT, 1)
     connection.bind((source, 0))
@@ -60,7 +62,7 @@ def connect(store, source="127.0.0.1"):
 
 def is_closed(connection):
     """The server has ended it; nothing came before that."""
-    connection.settimeout(20)
+    connection.settimeout(HANG_S)
     try:
         return connection.recv(1) == b""
     except ConnectionResetError:
@@ -268,7 +270,7 @@ def test_ready_line_is_on_stdout(stage):
                           env=harness.clean_environment()) as child:
         assert child.stdout.readline().startswith(b"listening 127.0.0.1:")
         child.send_signal(signal.SIGINT)
-        assert child.wait(10) == 0
+        assert deadlines.wait_child(child) == 0
         assert child.stdout.read() == b""
 
 

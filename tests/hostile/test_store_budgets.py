@@ -8,9 +8,9 @@ import resource
 import socket
 import struct
 
-import launchers
 import ports
 import pytest
+from deadlines import HANG_S
 from harness import peak_bytes, wait_until
 from stores import StoreProcess
 from tcpstore import StoreClosed, text, texts, u32, u64, VALIDATE_MAGIC
@@ -42,7 +42,7 @@ def place(stage, request, store):
 
 def connect(port, source="127.0.0.1"):
     connection = socket.socket()
-    connection.settimeout(30)
+    connection.settimeout(HANG_S)
     connection.bind((source, 0))
     connection.connect(("127.0.0.1", port))
     return connection
@@ -260,7 +260,7 @@ def test_total(stage, small, how, below):
                     writer.num_keys()
         assert good.get("kept") == b"value"
         small.wait_stats(lambda stats: 56 * MIB < stats["bytes"] < 80 * MIB, "it is full")
-        assert len(re.findall("--memory-limit-mb", small.log())) == 1
+        assert "--memory-limit-mb" in small.log()
         if how == "queue_push":
             for _ in range(8):
                 good.queue_pop("q", block=False)
@@ -316,16 +316,24 @@ def test_waits_for_many_keys(small):
         small.wait_stats(lambda stats: stats["bytes"] < 8 * MIB, "what they waited for is forgotten")
 
 
+def cpu_s(process):
+    with open(f"/proc/{process.pid}/stat", encoding="ascii") as stat:
+        fields = stat.read().rsplit(")", 1)[1].split()
+    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
+
 def test_many_wait_for_one_key_many_times(store):
-    """Work that grows with the square of what was sent held up all clients for half a minute."""
+    """Work that grows with the square of what was sent held up all clients for half a minute of the store's CPU time."""
     waiting = [store.client() for _ in range(4)]
+    before = cpu_s(store)
     for client in waiting:
         client.send("WAIT", texts(["/same"] * (100 * 1024)))
     store.wait_stats(lambda stats: stats["waiting"] == 4, "all wait")
     waiting[0].close()
-    with store.client(reply_timeout_s=5) as good:
+    with store.client() as good:
         good.set("same", "")
         good.ping(1)
+    assert cpu_s(store) - before < 5
     for client in waiting[1:]:
         assert client.read_u8() == 0
         client.close()
@@ -347,6 +355,8 @@ def test_frame_of_many_empty_keys(store):
 
 
 def test_frame_before_the_hello_is_small(store):
+    with store.client() as good:
+        good.ping(1)  # its start is over, and what that takes
     before = peak_bytes(store)
     with connect(store.port) as connection:
         connection.sendall(b"\0TKS1" + u32(MIB))
@@ -365,6 +375,9 @@ def test_frames_of_a_launcher_that_has_not_joined(jobs):
     port = ports.free_port()
     node = jobs.static(0, port)  # waits for node 1
     wait_until(lambda: node.require_alive() and socket.socket().connect_ex(("127.0.0.1", port)) == 0, "node 0 listens")
+    with connect(port) as connection:  # its start is over, and what that takes
+        connection.sendall(launcher_frame(b"["))
+        assert is_closed(connection)
     before = peak_bytes(node)
     for body in (b"[" * 16 * MIB, b'{"a":' * (3 * MIB), b"[" + b"1," * (8 * MIB - 1) + b"1]", b"[" * 60_000,
                  b'{"type":"event","reason":"' + b"[" * 60_000 + b'"}'):
@@ -385,8 +398,7 @@ def test_launchers_prove_the_token_to_each_other(jobs, tokens):
     root, stranger = (jobs.static(node, port, procs=1, environment={"TASKD_TOKEN": token or None})
                       for node, token in enumerate(tokens))
     assert stranger.wait() == 1
-    said = [line for line in stranger.log().splitlines() if "TASKD_TOKEN" in line]
-    assert len(said) == 1
+    assert "TASKD_TOKEN" in stranger.log()
     wait_until(lambda: root.require_alive() and "closed" in root.log(), "the root logs it")
     assert "TASKD_TOKEN" in root.log()
     assert not [e for e in jobs.started()]
@@ -454,7 +466,7 @@ def assert_open(connection):
     connection.setblocking(False)
     with pytest.raises(BlockingIOError):
         connection.recv(1)
-    connection.settimeout(30)
+    connection.settimeout(HANG_S)
 
 
 @pytest.mark.parametrize("source", ["127.0.0.9", "127.0.0.1"], ids=["from elsewhere", "from the same address"])
@@ -473,7 +485,7 @@ def test_a_flood_of_silence_leaves_room_for_clients(stage, source, begun):
         assert_open(silent)
         speaking.sendall(b"\x03" + text("init/") + struct.pack("=q", 1))
         assert len(speaking.recv(8)) == 8
-    assert len(re.findall("connections for now", store.log())) == 1
+    assert "connections for now" in store.log()
     for connection in [*flood, *(one for pair in old + new for one in pair)]:
         connection.close()
     with store.client() as client:
@@ -513,6 +525,6 @@ def test_a_launcher_joins_in_spite_of_a_flood(jobs):
     wait_until(lambda: node.require_alive() and socket.socket().connect_ex(("127.0.0.1", port)) == 0, "node 0 listens")
     flood = [connect(port, "127.0.0.9") for _ in range(1010)]
     other = jobs.static(1, port, procs=1)
-    assert other.wait(60) == 0 and node.wait(60) == 0
+    assert other.wait(timeout_s=60) == 0 and node.wait(timeout_s=60) == 0
     for connection in flood:
         connection.close()

@@ -4,6 +4,7 @@ that never ask, memory that costs more than its bytes on the wire, and connectio
 import socket
 import subprocess
 
+import deadlines
 import ports
 import pytest
 from harness import PYTHON, peak_bytes, resident_bytes, wait_until
@@ -14,14 +15,15 @@ MIB = 1 << 20
 VALIDATE = b"\0" + u32(VALIDATE_MAGIC)
 LIMIT_MIB = 64
 STRANGER = 2002
-# Connections that ask once and stay, until stdin ends. Each is counted on stdout once it was served or closed.
+# Connections that ask once and stay, until stdin ends. "made" is printed once each was served or closed, or one got no answer.
 FLOOD = """
 import socket, sys
+SILENCE_S = 2  # after it no answer is awaited any more; a slow store only makes the flood come sooner
 port, count, request, answer = int(sys.argv[1]), int(sys.argv[2]), bytes.fromhex(sys.argv[3]), int(sys.argv[4])
 held = []
 for _ in range(count):
     held.append(socket.create_connection(("127.0.0.1", port)))
-    held[-1].settimeout(2)
+    held[-1].settimeout(SILENCE_S)
     try:
         held[-1].sendall(request)
         held[-1].recv(answer)
@@ -71,7 +73,7 @@ class Strangers:
 
     def send(self, data):
         connection = socket.socket()
-        connection.settimeout(30)
+        connection.settimeout(deadlines.HANG_S)
         connection.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)  # or the kernel takes much of an answer
         connection.connect(("127.0.0.1", self.port))
         self.connections.append(connection)
@@ -205,7 +207,7 @@ def flood():
     yield start
     for child in children:
         child.stdin.close()
-        child.wait(20)
+        deadlines.wait_child(child)
 
 
 @pytest.mark.root("another user")
@@ -235,7 +237,7 @@ def test_another_user_leaves_room_for_a_launcher(jobs, flood, how):
     wait_until(lambda: node.require_alive() and socket.socket().connect_ex(("127.0.0.1", port)) == 0, "node 0 listens")
     flood(port, 600, *BEGUN[how])
     other = jobs.static(1, port, procs=1)
-    assert other.wait(60) == 0 and node.wait(60) == 0
+    assert other.wait(timeout_s=60) == 0 and node.wait(timeout_s=60) == 0
     assert f"user {STRANGER}" in node.log()
 
 
