@@ -46,7 +46,7 @@ unset TASKD_SOCKET TASKD_MANAGER TASKD_TOKEN TASKD_JOB MINDX_TASK_ID MINDX_SERVE
 jobs=$(nproc)
 tests=$((2 * jobs))  # side by side: most of them wait most of the time
 failed=()
-step() { printf '\n== %s\n' "$1"; }
+step() { printf '\n== %s (%d:%02d)\n' "$1" $((SECONDS / 60)) $((SECONDS % 60)); }  # when it begins
 failure() { failed+=("$1"); echo "FAILED: $1" >&2; }
 
 step "packages"

@@ -126,10 +126,12 @@ def test_is_kept_over_a_kill_of_the_manager(stage):
     launcher.close()
 
     def kept():
-        with open(os.path.join(state, "manager.db"), "rb") as file:
-            return b"rank 0 ended with code 3" in file.read()
-    wait_until(kept, "the incident is kept")
-    saved = os.stat(os.path.join(state, "manager.db")).st_mtime
+        """When the incident was saved. A save is over once its journal is empty: a manager that is killed before that loses it."""
+        database = os.path.join(state, "manager.db")
+        saved = os.stat(database).st_mtime
+        with open(database, "rb") as file:
+            return saved if b"rank 0 ended with code 3" in file.read() and os.path.getsize(database + "-journal") == 0 else None
+    saved = wait_until(kept, "the incident is kept")
     before, asked = goodput_of(stage, manager.address), time.time()
     manager.kill()
     after = goodput_of(stage, stage.manager(name="next", state_dir=state, port=port, flags=SIZE).address)
