@@ -64,7 +64,3 @@ class Step:
         return [[re.sub(r"^\d\S+ (info|warning) ", r"\1 ", line) for line in task.log().splitlines()
                  if "--listen: 127.0.0.1:9602" not in line] for task in self.tasks]
 
-    def manager(self):
-        """HOST:PORT."""
-        found = harness.wait_until(lambda: re.search(r"the manager is at port (\d+)", self.tasks[0].log()), "the manager runs")
-        return f"127.0.0.1:{found[1]}"
