@@ -29,6 +29,7 @@ SELDOM = {
     "engines_slurm.*": ("tests/engines/", "tests/lib/", "agent/engine/", "agent/run/", "agent/process/"),
     "python_(wheel|versions)_test": ("worker_sdk/", "tests/python/"),
     "e2e_manifests.*": ("deploy/", "tests/e2e/test_manifests.py"),
+    "sdk_arm64_check": ("worker_sdk/", "proxy/", "tests/integration/"),
 }
 
 
