@@ -20,6 +20,16 @@ async function renew() {
   page.on("pageerror", error => ownErrors.push(String(error)));
 }
 
+// What a frame shows; null if the browser takes it away meanwhile, as it does where a page may not be framed.
+async function shown(frame) {
+  try {
+    return {url: frame.url(), text: await frame.evaluate("document.body?.innerText")};
+  } catch (error) {
+    if (!frame.isDetached()) throw error;
+    return null;
+  }
+}
+
 await renew();
 
 const actions = {
@@ -37,7 +47,7 @@ const actions = {
   errors: () => errors,
   cookies: () => context.cookies(),
   add_cookie: ({cookie}) => context.addCookies([cookie]),
-  frames: () => Promise.all(page.frames().map(async frame => ({url: frame.url(), text: await frame.evaluate("document.body?.innerText")}))),
+  frames: async () => (await Promise.all(page.frames().map(shown))).filter(frame => frame),
   history: async () => (await (await context.newCDPSession(page)).send("Page.getNavigationHistory")).entries.map(({url}) => url),
 };
 
