@@ -44,7 +44,7 @@ export PYTHONDONTWRITEBYTECODE=1
 unset TASKD_SOCKET TASKD_MANAGER TASKD_TOKEN TASKD_JOB MINDX_TASK_ID MINDX_SERVER_IP POD_IP RANK LD_PRELOAD
 
 jobs=$(nproc)
-tests=$((3 * jobs))  # side by side: most of them wait most of the time
+tests=$((4 * jobs))  # side by side: most of them wait most of the time
 failed=()
 step() { printf '\n== %s (%d:%02d)\n' "$1" $((SECONDS / 60)) $((SECONDS % 60)); }  # when it begins
 failure() { failed+=("$1"); echo "FAILED: $1" >&2; }
