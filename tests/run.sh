@@ -131,6 +131,7 @@ case $affected_tests in
   *) echo "the tests of $(echo "$affected_tests" | sed -E 's/\^in:|\(.\|\$\)|\$//g; s/\|/ /g')" ;;
 esac
 [ -z "$unneeded" ] || echo "left out: $unneeded"
+[ -z "$affected_tests" ] || tests=$((2 * jobs))  # builds and tests under the sanitizers take the CPUs meanwhile
 
 for preset in release tsan asan; do configure "$preset"; done
 [ ${#failed[@]} -eq 0 ] || exit 1
