@@ -208,7 +208,7 @@ TEST_F(PlainServerTest, ItsEndEndsCalls) {
   EXPECT_EQ(answer.status(), "14");
 }
 
-// Each holds less than it may; together it is too much, whatever nghttp2 takes besides.
+// Each connection stays below its own limit. Their messages alone exceed the limit of the sum.
 TEST_F(PlainServerTest, TheSumOfAllConnectionsIsBounded) {
   constexpr int kMessages = 15, kMessageBytes = 4'000;
   constexpr int kPeers = kPlainHeldBytes / (kMessages * kMessageBytes) + 1;

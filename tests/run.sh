@@ -97,7 +97,7 @@ build() {  # build PRESET [TARGET...]
 }
 configure() {
   mkdir -p build
-  deploy/logged.sh "build/$1.log" cmake --preset "$1" || failure "configure $1"
+  deploy/logged.sh "build/$1.log" cmake --preset "$1" || { failure "configure $1"; return 1; }
 }
 run_ctest() {  # run_ctest PRESET CTEST_ARGUMENT...
   local preset=$1
@@ -133,8 +133,7 @@ esac
 [ -z "$unneeded" ] || echo "left out: $unneeded"
 [ -z "$affected_tests" ] || tests=$((2 * jobs))  # builds and tests under the sanitizers take the CPUs meanwhile
 
-for preset in release tsan asan; do configure "$preset"; done
-[ ${#failed[@]} -eq 0 ] || exit 1
+for preset in release tsan asan; do configure "$preset" || exit 1; done
 
 step "release"
 if $full; then

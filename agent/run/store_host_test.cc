@@ -160,7 +160,7 @@ TEST_F(RootTest, OfSeveralPortsTheJobsOwnIsFound) {
 TEST_F(RootTest, OfSeveralPortsNoneIsTheJobs) {
   Rendezvous::Options another = TwoNodes();
   another.run_id = "another";
-  const int port = FreePort(2);  // the second one is nobody's
+  const int port = FreePort(2);  // the next port stays free
   StartRoot(another, false, port);
   Node node(&loop_, port, Info(1), kHangLimitNs, "", 2);
   RunUntil([&] { return node.client().last_error().find("another job's launcher") != std::string::npos; });

@@ -90,7 +90,7 @@ class Deadline {
   const std::optional<std::chrono::microseconds> starved_ = Starved();
 };
 
-// Waits until `condition()` is true, whoever makes it so. False: not within kPatience.
+// Polls until `condition()` is true. Returns false if that takes longer than kPatience.
 template <typename Condition>
 bool WaitUntil(Condition condition) {
   const Deadline deadline;

@@ -14,7 +14,7 @@
 
 namespace taskd::testing {
 
-// Takes `port` for this process, until it ends, if no other test has it and nobody listens there. False: it is taken.
+// Reserves `port` for the life of this process. Returns false if another test has reserved it or a program listens there.
 inline bool HoldPort(int port) {
   // An abstract Unix address, which the kernel frees when the process ends.
   const std::string name = "taskd-test-port-" + std::to_string(port);
@@ -39,7 +39,7 @@ inline bool HoldPort(int port) {
   return is_free;
 }
 
-// The first of `count` consecutive ports that nobody listens on and that no other test is given while this process lives.
+// Reserves `count` consecutive free ports for the life of this process and returns the first one.
 //
 // They lie below the ports that the kernel gives to connections (32768 and up), so that no connection takes one by
 // chance, and they stay held until the process ends: what is to listen there may start much later, or again.

@@ -24,7 +24,7 @@ import deadlines  # noqa: E402
 from ports import free_port  # noqa: E402
 
 PATIENCE_S = 120  # for each event; an idle machine needs a few seconds
-LOOK_S = 1  # between two looks whether the job still runs, while it stays for somebody to look at
+LOOK_S = 1  # how often it checks that the job still runs while it waits for Enter
 JOB = "default/quickstart"
 TASK = "quickstart"
 RANKS = range(4)
