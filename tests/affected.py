@@ -7,9 +7,8 @@ tests/affected.py [--since REV] unneeded    a regular expression for ctest -E: s
 tests/affected.py [--since REV] sources     the C++ sources that have changed
 
 A change is what differs from REV in the working tree, files that git does not track included. Without --since, REV is where
-the branch left its upstream. On the upstream itself, or without one, it is the newest commit that is a day older than HEAD:
-what a day has brought is tested once more. A folder, a row of
-check_layers.ALLOWED, is affected if it has changed, or a folder that it or its tests include.
+the branch left its upstream; without an upstream everything counts as changed. A folder, a row of check_layers.ALLOWED, is
+affected if it has changed, or a folder that it or its tests include.
 """
 import argparse
 import fnmatch
@@ -20,7 +19,6 @@ import sys
 
 import check_layers
 
-DAY_S = 24 * 3600
 # Nobody knows what depends on these, or everything does.
 UNATTRIBUTED = ("*CMakeLists.txt", "CMakePresets.json", "cmake/*", "common/*", "worker_sdk/include/*", "deploy/apt-packages.txt", ".ci/*",
                 "tests/run.sh", "tests/affected.py")
@@ -38,20 +36,9 @@ def git(root, *arguments):
     return done.stdout if done.returncode == 0 else None
 
 
-def base(root):
-    """The commit against which the working tree is compared; None if there is none."""
-    head = git(root, "rev-parse", "HEAD")
-    fork = git(root, "merge-base", "HEAD", "@{upstream}")
-    if fork and fork != head:
-        return fork.strip()
-    begun = git(root, "log", "-1", "--format=%ct")
-    older = begun and git(root, "rev-list", "-1", f"--before={int(begun) - DAY_S}", "HEAD")
-    return older.strip() if older else None
-
-
 def changed_files(root, since):
     """Paths, or None if git cannot tell."""
-    since = since or base(root)
+    since = since or (git(root, "merge-base", "HEAD", "@{upstream}") or "").strip()
     differing = since and git(root, "diff", "--name-only", "--no-renames", "-z", since)
     untracked = git(root, "ls-files", "--others", "--exclude-standard", "-z")
     if not since or differing is None or untracked is None:

@@ -5,7 +5,7 @@ import os
 import deadlines
 import harness
 from harness import PYTHON, TASKD, clean_environment
-from launchers import running
+from launchers import OWN_PORTS, running
 from ports import free_port
 
 # What a node's command writes down before it does what the test asks for.
@@ -46,7 +46,7 @@ class ModeJob:
 
     def environment(self, index, **extra):
         return clean_environment(**{"NODE_LIST": self.node_list, "INDEX": index, "TMPDIR": self.stage.folder,
-                                    "PYTHONDONTWRITEBYTECODE": 1, **extra})
+                                    "TASKD_HTTP": OWN_PORTS["TASKD_HTTP"], "PYTHONDONTWRITEBYTECODE": 1, **extra})
 
     def command(self, name, action, *arguments):
         return [PYTHON, self.script, self.folder, name, str(action), *map(str, arguments)]
