@@ -26,6 +26,7 @@ namespace {
 constexpr int64_t kCollectNs = 1'500'000'000;
 constexpr std::chrono::seconds kGather{5};
 constexpr std::chrono::seconds kAwaitRas{12};  // two answers and what lies between them
+constexpr std::chrono::seconds kAskAgain{1};
 constexpr size_t kMaxEarly = 256;
 
 std::string MakeFolder(const std::string& wanted) {
@@ -44,16 +45,20 @@ RunSupervision::RunSupervision(const Options& options)
       evidence_reader_(options.environment, options.ras) {}
 
 RunSupervision::~RunSupervision() {
-  std::unique_ptr<SupervisionClient> client;
   {
     std::lock_guard lock(mutex_);
     stopping_ = true;
-    client = std::move(client_);
     if (follower_ != nullptr) follower_->Stop();
   }
   changed_.notify_all();
-  client.reset();
+  if (investigator_.joinable()) investigator_.join();
   EndFollowing();
+  std::unique_ptr<SupervisionClient> client;  // ends without the mutex
+  {
+    std::lock_guard lock(mutex_);
+    client = std::move(client_);
+  }
+  client.reset();
   std::error_code error;
   if (!folder_.empty()) std::filesystem::remove_all(folder_, error);
 }
@@ -74,6 +79,7 @@ void RunSupervision::SetClient(std::unique_ptr<SupervisionClient> client) {
   for (v1::SupervisionEvent& event : early_) client_->Report(std::move(event));
   early_.clear();
   if (!waits_for_.empty()) client_->SetWaitsFor(waits_for_);
+  investigator_ = std::thread([this] { Investigate(); });
 }
 
 bool RunSupervision::has_client() {
@@ -197,19 +203,31 @@ std::string RunSupervision::WriteFile(const v1::HangNotice& notice, const std::s
 }
 
 void RunSupervision::OnNotice(const v1::HangNotice& notice) {
-  EndFollowing();
-  if (!notice.hung()) {
-    spdlog::warn("{}", notice.text());
-    return;
-  }
-  spdlog::error("{}", notice.text());
+  spdlog::log(notice.hung() ? spdlog::level::err : spdlog::level::warn, "{}", notice.text());
   {
     std::lock_guard lock(mutex_);
-    if (stopping_) return;
+    open_hang_ = notice.hung() ? notice.number() : 0;
+    notice_ = notice;
+    if (follower_ != nullptr) follower_->Stop();
   }
-  FollowHang(notice);
-  ReportStacks(notice);
-  Act(notice.text());
+  changed_.notify_all();
+}
+
+void RunSupervision::Investigate() {
+  while (true) {
+    v1::HangNotice notice;
+    {
+      std::unique_lock lock(mutex_);
+      changed_.wait(lock, [this] { return stopping_ || notice_.has_value(); });
+      if (stopping_) return;
+      notice = *std::exchange(notice_, std::nullopt);
+    }
+    EndFollowing();
+    if (!notice.hung()) continue;
+    FollowHang(notice);
+    ReportStacks(notice);
+    Act(notice);
+  }
 }
 
 void RunSupervision::FollowHang(const v1::HangNotice& notice) {
@@ -278,7 +296,7 @@ void RunSupervision::Send(v1::SupervisionEvent event) {
   if (client_ != nullptr) client_->Report(std::move(event));
 }
 
-void RunSupervision::Act(const std::string& reason) {
+void RunSupervision::Act(const v1::HangNotice& notice) {
   if (options_.hang_action == "report") return;
   HangFollower* follower = nullptr;  // stays: only this thread replaces it
   {
@@ -286,12 +304,31 @@ void RunSupervision::Act(const std::string& reason) {
     follower = follower_.get();
   }
   if (follower != nullptr) follower->AwaitRas(kAwaitRas);
+  if (!MayAct(notice.number())) return;
   std::lock_guard lock(control_mutex_);
   if (options_.hang_action == "restart" && control_.restart) {
-    control_.restart(reason);
+    control_.restart(notice.text());
   } else if (options_.hang_action == "stop" && control_.stop) {
-    control_.stop(reason);
+    control_.stop(notice.text());
   }
+}
+
+bool RunSupervision::MayAct(uint64_t hang) {
+  bool said = false;
+  std::unique_lock lock(mutex_);
+  const auto is_over = [&] { return stopping_ || open_hang_ != hang; };
+  while (!is_over()) {
+    SupervisionClient* client = client_.get();  // lives as long as this thread
+    lock.unlock();
+    const absl::StatusOr<v1::ConfirmActionReply::Answer> answer = client->ConfirmAction(hang);
+    if (!answer.ok() && !std::exchange(said, true)) {
+      spdlog::warn("--hang-action {} waits for the manager: {}", options_.hang_action, answer.status().message());
+    }
+    lock.lock();
+    if (answer.ok() && !is_over()) return *answer == v1::ConfirmActionReply::ACT;
+    changed_.wait_for(lock, kAskAgain, is_over);
+  }
+  return false;
 }
 
 }  // namespace taskd::run

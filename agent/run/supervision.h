@@ -2,9 +2,10 @@
 // investigated before anything is ended. The launcher of group rank 0 reports events and gets notices; every launcher
 // gives its ranks a folder for their stacks and collects them.
 //
-// A hang, in the client's thread: stacks of all ranks are asked for, waited for (5 s) and merged; they go to the log, to
-// a file and to the manager; only then comes the action. What communication libraries tell of it is looked for as long as
-// it lasts (hang_follower.h); an action that ends ranks waits for RAS's answer, which goes with them.
+// A hang is investigated in a thread of its own, so that the notice of its end is received meanwhile: stacks of all ranks
+// are asked for, waited for (5 s) and merged; they go to the log, to a file and to the manager. Then comes the action, if
+// the manager confirms that this very hang is still open. What communication libraries tell of it is looked for as long
+// as it lasts (hang_follower.h); an action that ends ranks waits for RAS's answer, which goes with them.
 #pragma once
 
 #include <condition_variable>
@@ -12,7 +13,9 @@
 #include <map>
 #include <memory>
 #include <mutex>
+#include <optional>
 #include <string>
+#include <thread>
 #include <vector>
 
 #include "agent/evidence/evidence_reader.h"
@@ -44,6 +47,7 @@ class RunSupervision {
   void SetControl(const LauncherControl& control);
   void SetAssignment(const Assignment& assignment);
   // At most once: who takes events and gives notices to OnNotice(). Until then events are kept, as many as a start has.
+  // Starts a thread, so not before the launcher has forked what it forks.
   void SetClient(std::unique_ptr<SupervisionClient> client);
   bool has_client();
 
@@ -52,7 +56,7 @@ class RunSupervision {
   void OnWaiting(const std::string& waits_for);
   void OnStacks(int id, const std::string& text);
   void OnEvidence(int hang, const std::string& text);
-  // From the manager. Blocks: in a thread of the client's.
+  // From the manager. Returns at once.
   void OnNotice(const v1::HangNotice& notice);
 
   // Stacks of this node's ranks (local rank -> pid), as OnStacks() takes them; within 2 s.
@@ -63,6 +67,7 @@ class RunSupervision {
   const std::string& stack_folder() const { return folder_; }
 
  private:
+  void Investigate();
   // Begins to ask for evidence of this hang; ends what was begun for another one.
   void FollowHang(const v1::HangNotice& notice);
   void EndFollowing();
@@ -71,7 +76,9 @@ class RunSupervision {
   void ReportStacks(const v1::HangNotice& notice);
   std::vector<stacks::RankStacks> Gather(int id, int nodes);
   std::string WriteFile(const v1::HangNotice& notice, const std::string& text);
-  void Act(const std::string& reason);
+  void Act(const v1::HangNotice& notice);
+  // Waits while the manager cannot be asked. False: the hang is over, or this object ends.
+  bool MayAct(uint64_t hang);
   void Send(v1::SupervisionEvent event);
 
   const Options options_;
@@ -92,7 +99,11 @@ class RunSupervision {
   std::map<int, std::vector<std::string>> answers_;  // by id: one text a node
   int waiting_for_ = -1;
   std::unique_ptr<SupervisionClient> client_;
-  std::unique_ptr<HangFollower> follower_;  // of the open hang
+  std::unique_ptr<HangFollower> follower_;  // of the open hang; the investigator makes and ends it
+  uint64_t open_hang_ = 0;                  // by the newest notice; 0: none
+  std::optional<v1::HangNotice> notice_;    // the newest, for the investigator
+
+  std::thread investigator_;  // last: it uses the others
 };
 
 }  // namespace taskd::run

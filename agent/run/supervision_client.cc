@@ -224,6 +224,26 @@ grpc::Status SupervisionClient::Send(const v1::ReportEventsRequest& request, mil
   return status;
 }
 
+absl::StatusOr<v1::ConfirmActionReply::Answer> SupervisionClient::ConfirmAction(uint64_t hang) {
+  grpc::ClientContext context;
+  context.set_deadline(std::chrono::system_clock::now() + kConfirmTimeout);
+  v1::ConfirmActionRequest request;
+  request.set_number(hang);
+  v1::ConfirmActionReply reply;
+  const grpc::Status status = Stub()->ConfirmAction(&context, request, &reply);
+  // An earlier release: its notices are all that is known.
+  if (status.error_code() == grpc::StatusCode::UNIMPLEMENTED) return v1::ConfirmActionReply::ACT;
+  if (!status.ok()) {
+    return dial_->Explain(static_cast<absl::StatusCode>(status.error_code()), status.error_message());
+  }
+  if (reply.answer() == v1::ConfirmActionReply::OVER) {
+    // A manager that was started again counts its hangs from 1: none of its notices may pass for one that was handed on.
+    std::lock_guard lock(mutex_);
+    last_number_ = 0;
+  }
+  return reply.answer();
+}
+
 std::unique_ptr<v1::Supervision::Stub> SupervisionClient::Stub() const {
   // The channel was made once, so it can be made.
   return v1::Supervision::NewStub(dial_->Channel().value());

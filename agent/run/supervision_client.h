@@ -38,7 +38,7 @@ class SupervisionClient {
     double hang_floor_s = 0;
     double first_steps_grace_s = 0;
   };
-  using OnNotice = std::function<void(const v1::HangNotice&)>;  // in a thread of the client's; may block it
+  using OnNotice = std::function<void(const v1::HangNotice&)>;  // in a thread of the client's
 
   static constexpr size_t kMaxQueued = 32768;  // the ends of the ranks of a large job
 
@@ -55,7 +55,12 @@ class SupervisionClient {
   // Whom the rendezvous waits for now (ReportEventsRequest). Returns at once; the newest is sent.
   void SetWaitsFor(const std::string& waits_for);
 
+  // Whether ranks may be ended because of the hang with this number, as the manager sees the job now. Blocks for at most
+  // kConfirmTimeout. UNAVAILABLE: the manager does not answer.
+  absl::StatusOr<v1::ConfirmActionReply::Answer> ConfirmAction(uint64_t hang);
+
  private:
+  static constexpr std::chrono::milliseconds kConfirmTimeout{2000};
   static constexpr std::chrono::milliseconds kFlush{1000};
 
   SupervisionClient(const Options& options, std::unique_ptr<proto::ManagerDial> dial, OnNotice on_notice);

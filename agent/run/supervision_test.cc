@@ -68,6 +68,29 @@ class RunSupervisionTest : public ::testing::Test {
     return status.supervision();
   }
 
+  // Rank 9 reports that it has ended this step.
+  void Report(manager::TestProxy& proxy, int64_t step) const {
+    v1::NodeMessage message;
+    v1::RankStatus* status = message.mutable_ranks()->add_ranks();
+    status->set_rank(9);
+    status->set_pid(rank_);
+    status->set_attached(true);
+    status->set_step(step);
+    status->set_step_ms(10);
+    status->mutable_marks()->set_step(static_cast<uint64_t>(step));
+    proxy.Write(message);
+  }
+  // Long enough for a manager that looks once a second.
+  void ReportSteps(manager::TestProxy& proxy, std::atomic<int64_t>& step) const {
+    const auto begin = std::chrono::steady_clock::now();
+    ASSERT_TRUE(PollFor([&] {
+      Report(proxy, ++step);
+      return std::chrono::steady_clock::now() - begin > kSteps;
+    }));
+  }
+
+  static constexpr std::chrono::seconds kSteps{5};
+
   pid_t rank_ = 0;
   std::string folder_;
   std::unique_ptr<manager::ManagerServer> manager_;
@@ -114,20 +137,8 @@ TEST_F(RunSupervisionTest, HangBringsStacksThenTheAction) {
   ASSERT_TRUE(PollFor([&] { return Ask().state() == v1::SupervisionStatus::RUNNING; }));
 
   manager::TestProxy proxy(channel_, 0, {9});
-  int64_t step = 17;
-  const auto begin = std::chrono::steady_clock::now();
-  ASSERT_TRUE(PollFor([&] {
-    v1::NodeMessage message;
-    v1::RankStatus* status = message.mutable_ranks()->add_ranks();
-    status->set_rank(9);
-    status->set_pid(rank_);
-    status->set_attached(true);
-    status->set_step(++step);
-    status->set_step_ms(10);
-    status->mutable_marks()->set_step(static_cast<uint64_t>(step));
-    proxy.Write(message);
-    return std::chrono::steady_clock::now() - begin > std::chrono::seconds(5);
-  }));
+  std::atomic<int64_t> step{17};
+  ReportSteps(proxy, step);
   // More than one if the machine held this process up for the hang's floor before.
   ASSERT_TRUE(PollFor([&] { return restarts >= 1; }));
   EXPECT_TRUE(stacks_first);
@@ -148,6 +159,42 @@ TEST_F(RunSupervisionTest, HangBringsStacksThenTheAction) {
   std::string text{std::istreambuf_iterator<char>(file), {}};
   EXPECT_THAT(text, HasSubstr("hang: no rank has ended a step"));
   EXPECT_THAT(text, HasSubstr("rank 9"));
+}
+
+// The first hang ends while stacks are gathered; the second one stays.
+TEST_F(RunSupervisionTest, NobodyIsEndedForAHangThatIsOver) {
+  RunSupervision::Options options;
+  options.hang_action = "restart";
+  options.file_folder = folder_;
+  options.ras = false;
+  RunSupervision supervision(options);
+  std::atomic<int64_t> step{17};
+  std::unique_ptr<manager::TestProxy> proxy;
+  std::atomic<int> hangs{0}, restarts{0}, restarts_at_second{-1};
+  LauncherControl control;
+  control.collect_stacks = [&](int id) {
+    if (++hangs == 1) {
+      Report(*proxy, ++step);
+      EXPECT_TRUE(PollFor([&] { return Ask().state() == v1::SupervisionStatus::RUNNING; }));
+    } else if (restarts_at_second < 0) {
+      restarts_at_second = restarts.load();
+    }
+    supervision.OnStacks(id, supervision.Collect({{1, rank_}}));
+  };
+  control.restart = [&](const std::string&) { ++restarts; };
+  supervision.SetControl(control);
+  Assignment assignment;
+  assignment.group_world_size = 1;
+  assignment.rank_base = 8;
+  supervision.SetAssignment(assignment);
+  supervision.SetClient(Client(supervision));
+  supervision.OnEvent(LauncherEvent{});
+  ASSERT_TRUE(PollFor([&] { return Ask().state() == v1::SupervisionStatus::RUNNING; }));
+  proxy = std::make_unique<manager::TestProxy>(channel_, 0, std::vector<int>{9});
+  ReportSteps(*proxy, step);
+  ASSERT_TRUE(PollFor([&] { return restarts >= 1; }));
+  EXPECT_GE(hangs, 2);
+  EXPECT_EQ(restarts_at_second, 0);
 }
 
 TEST_F(RunSupervisionTest, CollectsWithoutAClient) {

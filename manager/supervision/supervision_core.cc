@@ -204,6 +204,12 @@ void SupervisionCore::Look(const JobPulse& job, SteadyTime now, int64_t realtime
   if (verdict.has_value()) Publish(*verdict, realtime_ns);
 }
 
+bool SupervisionCore::ConfirmAction(uint64_t hang, SteadyTime now, int64_t realtime_ns) {
+  if (look_) Look(look_(), now, realtime_ns);
+  std::lock_guard lock(mutex_);
+  return watch_.open().has_value() && watch_.open()->number == hang;
+}
+
 bool SupervisionCore::Subscribe(HangSink* sink, const HangOptions& options) {
   std::lock_guard lock(mutex_);
   if (closed_) return false;

@@ -92,6 +92,9 @@ class SupervisionCore {
   void SetWaitsFor(std::string waits_for, SteadyTime now);
   void Look(const JobPulse& job, SteadyTime now, int64_t realtime_ns);
 
+  // Looks at the job once more. True: the hang with this number is open.
+  bool ConfirmAction(uint64_t hang, SteadyTime now, int64_t realtime_ns);
+
   // From now on; the settings are the job's. Reports an open hang at once. False: closed, nothing was reported.
   bool Subscribe(HangSink* sink, const HangOptions& options);
   void Unsubscribe(HangSink* sink);

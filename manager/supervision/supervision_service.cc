@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "common/realtime.h"
 #include "grpcpp/grpcpp.h"
 #include "manager/rpc/writing_reactor.h"
 #include "manager/supervision/supervision_core.h"
@@ -56,6 +57,9 @@ class SupervisionService final : public v1::Supervision::CallbackService {
                [this](auto* context, auto* request, auto* reply) { return Report(context, request, reply); }));
     MarkMethodCallback(1, proto::GuardedServerStream<v1::WatchRequest, v1::HangNotice>(
                               [this](auto* context, auto* request) { return Watch(context, request); }));
+    MarkMethodCallback(
+        2, proto::GuardedUnary<v1::ConfirmActionRequest, v1::ConfirmActionReply>(
+               [this](auto* context, auto* request, auto* reply) { return ConfirmAction(context, request, reply); }));
   }
 
   grpc::ServerUnaryReactor* Report(grpc::CallbackServerContext* context, const v1::ReportEventsRequest* request,
@@ -74,6 +78,17 @@ class SupervisionService final : public v1::Supervision::CallbackService {
       options.first_steps_grace = std::chrono::duration<double>(request->first_steps_grace_s());
     }
     return new WatchReactor(core_, options, CheckJob(request->job(), shape_));
+  }
+
+  grpc::ServerUnaryReactor* ConfirmAction(grpc::CallbackServerContext* context, const v1::ConfirmActionRequest* request,
+                                          v1::ConfirmActionReply* reply) override {
+    grpc::ServerUnaryReactor* reactor = context->DefaultReactor();
+    grpc::Status allowed = CheckJob(request->job(), shape_);
+    if (allowed.ok() && core_->ConfirmAction(request->number(), std::chrono::steady_clock::now(), RealtimeNs())) {
+      reply->set_answer(v1::ConfirmActionReply::ACT);
+    }
+    reactor->Finish(allowed);
+    return reactor;
   }
 
  private:
