@@ -99,7 +99,7 @@ absl::Status CheckPorts(const ModePlan& plan) {
 absl::Status PrepareProcesses(NodeParts* parts, process::SignalWatch::OnSignal on_signal,
                               process::WorkerGroup::Callbacks callbacks) {
   absl::StatusOr<std::unique_ptr<process::SignalWatch>> signals = process::SignalWatch::Create(
-      &parts->loop, {SIGTERM, SIGINT, SIGHUP, SIGQUIT, SIGUSR1, SIGUSR2}, std::move(on_signal));
+      &parts->loop, process::NotIgnored({SIGTERM, SIGINT, SIGHUP, SIGQUIT, SIGUSR1, SIGUSR2}), std::move(on_signal));
   if (!signals.ok()) return signals.status();
   parts->signals = *std::move(signals);
   parts->cookie = process::NewCookie();

@@ -18,6 +18,14 @@ std::string SignalName(int signal) {
   return name == nullptr ? absl::StrCat("signal ", signal) : absl::StrCat("SIG", name);
 }
 
+std::vector<int> NotIgnored(std::vector<int> signals) {
+  std::erase_if(signals, [](int signal) {
+    struct sigaction action {};
+    return sigaction(signal, nullptr, &action) == 0 && action.sa_handler == SIG_IGN;
+  });
+  return signals;
+}
+
 absl::StatusOr<std::unique_ptr<SignalWatch>> SignalWatch::Create(EventLoop* loop, const std::vector<int>& signals,
                                                                  OnSignal on_signal) {
   std::unique_ptr<SignalWatch> watch(new SignalWatch(loop, std::move(on_signal)));

@@ -20,6 +20,10 @@
 
 namespace taskd::process {
 
+// Those of `signals` that this process does not ignore. Who has started it with one ignored, as nohup does with SIGHUP and
+// a shell with SIGINT of what it puts into the background, wants it to stay so.
+std::vector<int> NotIgnored(std::vector<int> signals);
+
 // "SIGTERM"; "signal 34" for those without a name.
 std::string SignalName(int signal);
 

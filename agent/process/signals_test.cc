@@ -7,6 +7,14 @@
 namespace taskd::process {
 namespace {
 
+TEST(NotIgnoredTest, WhatTheStarterIgnoresIsLeftOut) {
+  const auto before = signal(SIGHUP, SIG_IGN);
+  EXPECT_EQ(NotIgnored({SIGTERM, SIGHUP, SIGUSR1}), (std::vector<int>{SIGTERM, SIGUSR1}));
+  signal(SIGHUP, SIG_DFL);
+  EXPECT_EQ(NotIgnored({SIGTERM, SIGHUP}), (std::vector<int>{SIGTERM, SIGHUP}));
+  signal(SIGHUP, before);
+}
+
 // The guard has to be forked after the signals were blocked.
 class SignalWatchTest : public ::testing::Test {
  protected:

@@ -123,7 +123,7 @@ class WorkerGroupImpl : public WorkerGroup {
 
   void Signal(int signal) override {
     for (const auto& [local_rank, rank] : ranks_) {
-      if (!rank->ended) ::kill(-rank->pid, signal);
+      if (!rank->ended) ::kill(rank->pid, signal);
     }
   }
 
@@ -142,6 +142,7 @@ class WorkerGroupImpl : public WorkerGroup {
   void Forget(Rank& rank);
   WorkerExit ExitOf(const Rank& rank);
 
+  void SignalLeftBehind(const Rank& rank) const;
   void EndGraceAfter(int64_t delay_ns);
   void Advance();
   bool AllReported() const;
@@ -168,6 +169,7 @@ class WorkerGroupImpl : public WorkerGroup {
   bool started_ = false;
 
   Phase phase_ = Phase::kRunning;
+  int first_signal_ = 0;  // of this Stop(); 0: the ranks had theirs from elsewhere
   int64_t killing_since_ns_ = 0;
   int64_t look_delay_ns_ = kFirstLookNs;
   uint64_t flushed_bytes_ = 0;
@@ -304,12 +306,14 @@ void WorkerGroupImpl::Report(Rank& rank) {
   if (rank.out) rank.out->Drain();
   if (rank.err) rank.err->Drain();
   if (!rank.was_stopped && callbacks_.on_exit) callbacks_.on_exit(ExitOf(rank));
+  if (phase_ == Phase::kTerminating) SignalLeftBehind(rank);
   if (phase_ != Phase::kRunning) Later(0, [this] { Advance(); });
 }
 
 void WorkerGroupImpl::Stop(int first_signal) {
   if (phase_ == Phase::kRunning) {
     phase_ = Phase::kTerminating;
+    first_signal_ = 0;
     look_delay_ns_ = kFirstLookNs;
     for (auto& [local_rank, rank] : ranks_) {
       if (rank->ended) continue;
@@ -326,15 +330,24 @@ void WorkerGroupImpl::Stop(int first_signal) {
   } else if (first_signal == SIGKILL) {
     EndGraceAfter(0);
   }
-  // Groups whose rank has ended may still have members.
-  std::set<pid_t> groups;
-  for (const ProcessInfo& process : Descendants(::getpid(), spared_)) groups.insert(process.group);
+  if (first_signal != 0) first_signal_ = first_signal;
   for (const auto& [local_rank, rank] : ranks_) {
-    if (!groups.contains(rank->pid)) continue;
-    ::kill(-rank->pid, first_signal);
-    ::kill(-rank->pid, SIGCONT);  // stopped ones would not notice
+    if (rank->ended) {
+      SignalLeftBehind(*rank);
+    } else {
+      ::kill(rank->pid, first_signal);
+      ::kill(-rank->pid, SIGCONT);  // stopped ones would not notice
+    }
   }
   Later(0, [this] { Advance(); });
+}
+
+// To the members of a group whose rank has ended.
+void WorkerGroupImpl::SignalLeftBehind(const Rank& rank) const {
+  const std::vector<ProcessInfo> all = Descendants(::getpid(), spared_);
+  if (std::ranges::find(all, rank.pid, &ProcessInfo::group) == all.end()) return;
+  ::kill(-rank.pid, first_signal_);
+  ::kill(-rank.pid, SIGCONT);
 }
 
 void WorkerGroupImpl::EndGraceAfter(int64_t delay_ns) {

@@ -60,8 +60,10 @@ class WorkerGroup {
   // All or none. Any error names the rank, what was to be executed, and the system's reason. Not while ranks run.
   virtual absl::Status Start(const std::vector<WorkerSpec>& workers) = 0;
   virtual std::map<int, pid_t> pids() const = 0;  // local rank -> pid, of those that run
-  virtual void Signal(int signal) = 0;            // to each rank's process group
-  // SIGTERM (`first_signal`) to each rank's process group, SIGKILL after the grace; then whatever they left behind.
+  virtual void Signal(int signal) = 0;            // to each rank's process, and to none of its children
+  // SIGTERM (`first_signal`) to each rank's process alone: its data loaders live while it saves. Once it has ended, what
+  // is left of its process group gets the signal, as the program behind a shell script. SIGKILL to all after the grace;
+  // then to whatever they left behind.
   // Without ranks: on_stopped comes soon all the same. A second call with SIGKILL shortens the grace.
   virtual void Stop(int first_signal) = 0;
 };

@@ -53,6 +53,11 @@ std::string NodeHost(const RunOptions& options) {
   return gethostname(name, sizeof(name) - 1) == 0 && name[0] != 0 ? name : "localhost";
 }
 
+RunOptions LeaveIgnoredSignals(RunOptions options) {
+  if (!options.signals_named) options.signals_to_handle = process::NotIgnored(std::move(options.signals_to_handle));
+  return options;
+}
+
 // Nothing was started.
 void SayWhyNot(const std::string& why) {
   process::PrintRunLine(why);
@@ -62,7 +67,7 @@ void SayWhyNot(const std::string& why) {
 class Launcher {
  public:
   Launcher(RunOptions options, std::map<std::string, std::string> environment, LauncherObserver& observer)
-      : options_(std::move(options)),
+      : options_(LeaveIgnoredSignals(std::move(options))),
         environment_(std::move(environment)),
         observer_(observer),
         secret_(ValueOf(environment_, "TASKD_TOKEN")) {}
@@ -181,7 +186,7 @@ int Launcher::Run() {
 absl::Status Launcher::Prepare() {
   host_ = NodeHost(options_);
   std::vector<int> taken = options_.signals_to_handle;
-  taken.insert(taken.end(), {SIGUSR1, SIGUSR2});
+  for (int signal : process::NotIgnored({SIGUSR1, SIGUSR2})) taken.push_back(signal);
   absl::StatusOr<std::unique_ptr<process::SignalWatch>> signals =
       process::SignalWatch::Create(&loop_, taken, [this](int signal) { return OnSignal(signal); });
   if (!signals.ok()) return signals.status();

@@ -354,6 +354,7 @@ class Interpreter {
     o.signals_to_handle = {SIGTERM, SIGINT, SIGHUP, SIGQUIT};
     status.Update(
         With("signals-to-handle", [&](const GivenOption& g) { return ReadSignals(g, &o.signals_to_handle); }));
+    o.signals_named = words_.Find("signals-to-handle") != nullptr;
     if (const GivenOption* given = words_.Find("shutdown-timeout"); given != nullptr) {
       status.Update(ReadSeconds(*given, &o.shutdown_timeout_s));
     } else if (auto found = environment_.find("TORCH_ELASTIC_SHUTDOWN_TIMEOUT");

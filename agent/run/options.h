@@ -59,6 +59,7 @@ struct RunOptions {
   StreamChoice tee;
   std::vector<int> local_ranks_filter;  // empty: all
   std::vector<int> signals_to_handle;   // numbers
+  bool signals_named = false;           // by the user: also those that the launcher was started to ignore
   double shutdown_timeout_s = 30;
   double node_timeout_s = 0;  // of silence, after which a node is lost; 0: not given
   bool tiered = false;

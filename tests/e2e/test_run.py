@@ -510,6 +510,21 @@ while True:
 """
 
 
+def test_a_launcher_under_nohup_outlives_its_terminal(jobs):
+    job = jobs.launch("job", "--standalone", "--nproc-per-node=2", action=["wait"], prefix=["nohup"])
+    jobs.wait_started(2)
+    job.child.send_signal(signal.SIGHUP)
+    jobs.put("go")
+    assert job.wait() == 0, job.log()
+
+
+def test_a_signal_that_is_named_ends_the_job_also_under_nohup(jobs):
+    job = jobs.launch("job", "--standalone", "--nproc-per-node=2", "--signals-to-handle=SIGHUP", action=["wait"], prefix=["nohup"])
+    jobs.wait_started(2)
+    job.child.send_signal(signal.SIGHUP)
+    assert job.wait() == 128 + signal.SIGHUP, job.log()
+
+
 def test_signals_to_handle_end_the_job(jobs):
     """SIGUSR2 is one that is passed on; now it ends the ranks, which get it first, and the launcher's code says so."""
     script = os.path.join(jobs.stage.folder, "usr2.py")

@@ -19,6 +19,7 @@
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
+#include "agent/process/signals.h"
 #include "common/runtime_dir.h"
 
 namespace taskd::modes {
@@ -257,11 +258,11 @@ int EndAs(int wait_status) {
 }
 
 int RunReal(int socket_fd, const std::string& name, const std::string& folder, char** argv) {
-  constexpr int kForwarded[] = {SIGTERM, SIGINT, SIGHUP, SIGQUIT, SIGUSR1, SIGUSR2};
+  const std::vector<int> forwarded = process::NotIgnored({SIGTERM, SIGINT, SIGHUP, SIGQUIT, SIGUSR1, SIGUSR2});
   sigset_t blocked;
   sigset_t before;
   sigemptyset(&blocked);
-  for (int one : kForwarded) sigaddset(&blocked, one);
+  for (int one : forwarded) sigaddset(&blocked, one);
   sigprocmask(SIG_BLOCK, &blocked, &before);
   const pid_t parent = getpid();
   const pid_t pid = fork();
@@ -279,7 +280,7 @@ int RunReal(int socket_fd, const std::string& name, const std::string& folder, c
   real_pid = pid;
   struct sigaction action {};
   action.sa_handler = Forward;
-  for (int one : kForwarded) sigaction(one, &action, nullptr);
+  for (int one : forwarded) sigaction(one, &action, nullptr);
   sigprocmask(SIG_SETMASK, &before, nullptr);
   int status = 0;
   while (waitpid(pid, &status, 0) < 0 && errno == EINTR) {
