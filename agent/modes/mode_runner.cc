@@ -121,8 +121,12 @@ JobMember::Callbacks ModeRunner::OfMember() {
 }
 
 void ModeRunner::OnDaemonExit(pid_t pid, int wait_status) {
-  parts_.daemons->OnExit(pid, wait_status);
-  for (pid_t one : parts_.daemons->pids()) parts_.group->Spare(one);
+  const std::optional<std::chrono::milliseconds> again = parts_.daemons->OnExit(pid, wait_status);
+  if (!again) return;
+  parts_.loop.RunAfter(std::chrono::nanoseconds(*again).count(), [this, pid] {
+    parts_.daemons->StartAgain(pid);
+    for (pid_t one : parts_.daemons->pids()) parts_.group->Spare(one);
+  });
 }
 
 void ModeRunner::OnOtherExit(pid_t pid, int wait_status) {

@@ -12,6 +12,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <array>
 #include <cerrno>
 #include <chrono>
 #include <cstddef>
@@ -42,7 +43,7 @@ constexpr int kManagerPort = 9601;
 constexpr int kProxyPort = 9602;
 constexpr int kHttpPort = 9603;
 constexpr int kPortsTried = 100;
-constexpr int kMaxRestarts = 5;
+constexpr int kManagersTried = 6;
 constexpr char kLockFile[] = "/lock";
 constexpr char kJoinedFile[] = "/launchers";  // locked by each that needs the proxy of another one
 constexpr time_t kYoungS = 60;
@@ -114,12 +115,20 @@ bool TakeName(std::string_view name, UniqueFd& taken) {
   return bind(taken.get(), reinterpret_cast<sockaddr*>(&address), length) == 0 || errno != EADDRINUSE;
 }
 
+// A signal waits that ends this process: for who blocks it and handles it later.
+bool EndIsAsked() {
+  sigset_t pending;
+  if (sigpending(&pending) != 0) return false;
+  return std::ranges::any_of(std::array{SIGTERM, SIGINT, SIGHUP, SIGQUIT},
+                             [&](int signal) { return sigismember(&pending, signal) == 1; });
+}
+
 // Managers of several jobs that start here at once would want the same ports, and each loser says so. So they take turns.
 // A stranger that keeps the name costs kTurnPatience.
 UniqueFd AwaitTurn() {
   UniqueFd turn;
   const auto deadline = std::chrono::steady_clock::now() + kTurnPatience;
-  while (!TakeName("taskd-manager-starts", turn) && std::chrono::steady_clock::now() < deadline) {
+  while (!TakeName("taskd-manager-starts", turn) && std::chrono::steady_clock::now() < deadline && !EndIsAsked()) {
     std::this_thread::sleep_for(kPoll);
   }
   return turn;
@@ -165,6 +174,11 @@ std::map<std::string, std::string> MarkVariables(const std::string& library,
     added["NCCL_PROFILER_PLUGIN"] = profiler.string();
   }
   return added;
+}
+
+std::chrono::milliseconds RestartPause::After(std::chrono::nanoseconds lived) {
+  if (lived >= kSoundLife) next_ = kFirst;
+  return std::exchange(next_, std::min(2 * next_, kLongest));
 }
 
 bool EndedByStopSignal(int wait_status) {
@@ -253,6 +267,7 @@ bool Daemons::Start(Daemon& daemon) {
   absl::StatusOr<pid_t> pid =
       Spawn(daemon.argv, daemon.environment, {.in = daemons_end.get(), .out = STDERR_FILENO, .outlives_caller = true});
   daemon.pid = pid.ok() ? *pid : 0;
+  daemon.started_at = std::chrono::steady_clock::now();
   if (!pid.ok()) spdlog::warn("cannot start the {}: {}", daemon.name, pid.status().message());
   return pid.ok();
 }
@@ -272,6 +287,7 @@ int Daemons::StartManagerFrom(HostPort listen, int ports) {
   const int first = listen.port;
   int failures = 0;
   for (; listen.port < first + ports; ++listen.port) {
+    if (EndIsAsked()) return 0;
     // Free or not: a proxy, or an HTTP listener, of a job that starts now may be about to listen there.
     if (ports > 1 && (listen.port == kProxyPort || listen.port == kHttpPort)) continue;
     if (!IsFree(listen)) continue;
@@ -282,7 +298,7 @@ int Daemons::StartManagerFrom(HostPort listen, int ports) {
     int exit_code = 0;
     if (AwaitManager(listen, &exit_code)) return listen.port;
     manager_.pid = 0;
-    if (exit_code == kWrongUsage || ++failures > kMaxRestarts) {
+    if (exit_code == kWrongUsage || ++failures >= kManagersTried) {
       spdlog::warn("no manager: it does not start");
       return 0;
     }
@@ -328,7 +344,7 @@ bool Daemons::AwaitManager(const HostPort& listen, int* exit_code) {
                    listen.port, FormatHostPort({IsLoopback(listen) ? listen.host : "127.0.0.1", listen.port}));
       return true;
     }
-    if (std::chrono::steady_clock::now() > deadline) {
+    if (std::chrono::steady_clock::now() > deadline || EndIsAsked()) {
       if (Answers(listen)) {  // another process
         kill(manager_.pid, SIGKILL);
         waitpid(manager_.pid, nullptr, 0);
@@ -399,24 +415,30 @@ void Daemons::StartProxy(int node_rank, const std::string& manager) {
   Start(proxy_);
 }
 
-void Daemons::OnExit(pid_t pid, int wait_status) {
+std::optional<std::chrono::milliseconds> Daemons::OnExit(pid_t pid, int wait_status) {
   for (Daemon* daemon : {&manager_, &proxy_}) {
     if (daemon->pid != pid || pid == 0) continue;
     daemon->pid = 0;
-    if (ending_) continue;
+    if (ending_) return std::nullopt;
     const std::string how = WIFSIGNALED(wait_status) ? absl::StrCat("signal ", WTERMSIG(wait_status))
                                                      : absl::StrCat("code ", WEXITSTATUS(wait_status));
     if (WIFEXITED(wait_status) && WEXITSTATUS(wait_status) == kWrongUsage) {
       spdlog::warn("the {} has ended ({}); training goes on without it", daemon->name, how);
-      continue;
+      return std::nullopt;
     }
-    if (daemon->restarts >= kMaxRestarts) {
-      spdlog::warn("the {} has ended ({}) for the {}th time; training goes on without it", daemon->name, how,
-                   daemon->restarts + 1);
-      continue;
-    }
-    ++daemon->restarts;
-    spdlog::warn("the {} has ended ({}) and is started again", daemon->name, how);
+    daemon->ended_pid = pid;
+    const std::chrono::milliseconds pause = daemon->pause.After(std::chrono::steady_clock::now() - daemon->started_at);
+    spdlog::warn("the {} has ended ({}) and is started again in {} s", daemon->name, how,
+                 static_cast<double>(pause.count()) / 1000);
+    return pause;
+  }
+  return std::nullopt;
+}
+
+void Daemons::StartAgain(pid_t pid) {
+  for (Daemon* daemon : {&manager_, &proxy_}) {
+    if (ending_ || daemon->pid != 0 || daemon->ended_pid != pid) continue;
+    daemon->ended_pid = 0;
     Start(*daemon);
   }
 }

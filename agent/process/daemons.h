@@ -28,6 +28,20 @@ std::map<std::string, std::string> MarkVariables(const std::string& library,
 bool EndedByStopSignal(int wait_status);
 inline constexpr std::chrono::milliseconds kAfterStopSignal{1000};
 
+// How long a daemon that has ended is left down: twice as long each time, as its reason may last. One that has lived for
+// kSoundLife begins anew.
+class RestartPause {
+ public:
+  static constexpr std::chrono::milliseconds kFirst{500};
+  static constexpr std::chrono::milliseconds kLongest{60'000};
+  static constexpr std::chrono::minutes kSoundLife{10};
+
+  std::chrono::milliseconds After(std::chrono::nanoseconds lived);
+
+ private:
+  std::chrono::milliseconds next_ = kFirst;
+};
+
 struct DaemonOptions {
   int nodes = 0;  // of the job; 0: not known beforehand
   int procs_per_node = 0;
@@ -62,8 +76,10 @@ class Daemons {
   bool StartManagerAt(const HostPort& reached);
   // `manager`: HOST:PORT; empty: none, and so no proxy. Of several launchers the others join theirs.
   void StartProxy(int node_rank, const std::string& manager);
-  // Starts again what ended by itself, at most 5 times; nothing after ExpectEnd().
-  void OnExit(pid_t pid, int wait_status);
+  // After how long StartAgain(pid) is to be called. Nothing: it is none of these, was told to end, or refuses its options.
+  std::optional<std::chrono::milliseconds> OnExit(pid_t pid, int wait_status);
+  // The daemon that was `pid`. Nothing happens after ExpectEnd().
+  void StartAgain(pid_t pid);
 
   std::map<std::string, std::string> RankEnvironment(const std::string& manager) const;
   std::vector<pid_t> pids() const;
@@ -91,7 +107,9 @@ class Daemons {
     std::vector<std::string> argv;
     std::map<std::string, std::string> environment;
     pid_t pid = 0;
-    int restarts = 0;
+    pid_t ended_pid = 0;  // of its last life, while it is down
+    std::chrono::steady_clock::time_point started_at;
+    RestartPause pause;
     UniqueFd stdin_end;  // of a socket; it ends when this is closed, also because this process was killed
     std::optional<std::chrono::steady_clock::time_point> asked_to_end;
   };

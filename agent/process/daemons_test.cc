@@ -86,5 +86,16 @@ TEST_F(MarkVariablesTest, NcclsProfilerIsTheUsersWhereItIsSet) {
   }
 }
 
+TEST(RestartPauseTest, GrowsAndBeginsAnewAfterASoundLife) {
+  using std::chrono::milliseconds;
+  using std::chrono::seconds;
+  RestartPause pause;
+  for (int expected_ms : {500, 1000, 2000, 4000, 8000, 16000, 32000, 60000, 60000}) {
+    EXPECT_EQ(pause.After(seconds(599)), milliseconds(expected_ms));
+  }
+  EXPECT_EQ(pause.After(seconds(600)), milliseconds(500));
+  EXPECT_EQ(pause.After(seconds(1)), milliseconds(1000));
+}
+
 }  // namespace
 }  // namespace taskd::process

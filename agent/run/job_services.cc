@@ -90,7 +90,10 @@ class JobServices : public LauncherObserver {
   std::optional<std::string> Look(const LookMessage& message, const std::map<int, pid_t>& pids) override {
     return supervision_.Look(message, pids);
   }
-  void OnOtherExit(pid_t pid, int wait_status) override { daemons_.OnExit(pid, wait_status); }
+  std::optional<std::chrono::milliseconds> OnOtherExit(pid_t pid, int wait_status) override {
+    return daemons_.OnExit(pid, wait_status);
+  }
+  void StartAgain(pid_t pid) override { daemons_.StartAgain(pid); }
   std::vector<pid_t> SparePids() override { return daemons_.pids(); }
   void OnEnding() override { daemons_.ExpectEnd(); }
   void OnDeadline(int64_t deadline_ns) override {

@@ -222,9 +222,13 @@ LaunchedRanks::Callbacks Launcher::OfRanks() {
 }
 
 void Launcher::OnOtherExit(pid_t pid, int wait_status) {
-  observer_.OnOtherExit(pid, wait_status);
+  const std::optional<std::chrono::milliseconds> again = observer_.OnOtherExit(pid, wait_status);
   if (phase_ == Phase::kDone) return LeaveJobWhenDone();
-  SpareOthers();
+  if (!again) return;
+  loop_.RunAfter(std::chrono::nanoseconds(*again).count(), [this, pid] {
+    observer_.StartAgain(pid);
+    SpareOthers();
+  });
 }
 
 void Launcher::FindHost() {

@@ -3,6 +3,7 @@
 
 #include <sys/types.h>
 
+#include <chrono>
 #include <functional>
 #include <map>
 #include <optional>
@@ -49,10 +50,14 @@ class LauncherObserver {
   virtual std::optional<std::string> Look(const LookMessage& /*message*/, const std::map<int, pid_t>& /*pids*/) {
     return std::nullopt;
   }
-  // A process that this observer started, or anything else that is no rank, has ended.
-  virtual void OnOtherExit(pid_t /*pid*/, int /*wait_status*/) {}
+  // A process that this observer started, or anything else that is no rank, has ended. After how long StartAgain(pid) is
+  // to be called; nothing: never.
+  virtual std::optional<std::chrono::milliseconds> OnOtherExit(pid_t /*pid*/, int /*wait_status*/) {
+    return std::nullopt;
+  }
+  virtual void StartAgain(pid_t /*pid*/) {}
   // Processes that this observer has started and that are not to be ended with the ranks. Asked after each of
-  // StartManager(), BeforeStart() and OnOtherExit().
+  // StartManager(), BeforeStart() and StartAgain().
   virtual std::vector<pid_t> SparePids() { return {}; }
   // The job ends, or this node's part in it: daemons that end are not started again from now on.
   virtual void OnEnding() {}

@@ -269,14 +269,16 @@ def test_daemon_that_is_killed(jobs, kind):
 
 
 def test_daemon_that_dies_again_and_again(jobs):
+    """More slowly each time."""
     job = jobs.static(0, free_port(), nodes=1, procs=1, action=["wait"], environment=WITH_DAEMONS)
     jobs.wait_started(1)
     killed = {None}
-    for _ in range(6):
+    for pause in ("0.5", "1", "2"):
         (proxy,) = wait_until(lambda: [pid for pid in daemons(jobs, "proxy") if pid not in killed], "a proxy runs")
         os.kill(proxy, signal.SIGKILL)
         killed.add(proxy)
-    wait_log(job, r"the proxy has ended \(signal 9\) for the 6th time; training goes on without it")
+        wait_log(job, rf"the proxy has ended \(signal 9\) and is started again in {pause} s")
+    wait_until(lambda: [pid for pid in daemons(jobs, "proxy") if pid not in killed], "a proxy runs again")
     jobs.put("go")
     assert job.wait() == 0, job.log()
     wait_nothing_left(jobs, [job])
