@@ -125,19 +125,12 @@ void AddSwitchesAndMarks(const View& view, MetricsText& metrics) {
                 view.census.unanswered.size());
   metrics.Gauge("taskd_switch_failed_ranks", "Attached ranks that cannot apply the wanted switch state.",
                 view.census.failed.size());
-  uint64_t lost = 0;
-  std::array<uint64_t, kNumMarkCounts> marks{};
-  for (const JobSnapshot::Node& node : view.snapshot.nodes) {
-    for (const RankReport& rank : node.ranks) {
-      lost += rank.lost;
-      for (size_t i = 0; i < marks.size(); ++i) marks[i] += rank.marks[i];
-    }
-  }
   metrics.Begin("taskd_marks_total", "counter", "Marks and ranges written to the files.");
   for (int i = 0; i < kNumMarkCounts; ++i) {
-    metrics.Add(marks[static_cast<size_t>(i)], {{"kind", MarkCountName(i)}});
+    metrics.Add(view.snapshot.marks_total[static_cast<size_t>(i)], {{"kind", MarkCountName(i)}});
   }
-  metrics.Counter("taskd_marks_lost_total", "Marks overwritten before they were read, or without a ring.", lost);
+  metrics.Counter("taskd_marks_lost_total", "Marks overwritten before they were read, or without a ring.",
+                  view.snapshot.lost_total);
 }
 
 struct Accused {

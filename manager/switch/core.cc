@@ -460,6 +460,10 @@ uint64_t ManagerCore::TakeReport(Rank& rank, RankReport report, SteadyTime now) 
   }
   if (report.attached && rank.attached_as == 0) rank.attached_as = next_id_++;
   if (!report.attached) rank.attached_as = 0;
+  // Less than before: its proxy has begun anew, and counts on from there.
+  const auto rise = [](uint64_t before, uint64_t now) { return now > before ? now - before : 0; };
+  for (size_t i = 0; i < marks_total_.size(); ++i) marks_total_[i] += rise(rank.report.marks[i], report.marks[i]);
+  lost_total_ += rise(rank.report.lost, report.lost);
   rank.report = std::move(report);
   return rank.report.attached ? TakeAnswer(rank, now) : 0;
 }
@@ -621,6 +625,8 @@ JobSnapshot ManagerCore::Snapshot() const {
   {
     std::lock_guard lock(mutex_);
     snapshot.wanted = kept_.wanted;
+    snapshot.marks_total = marks_total_;
+    snapshot.lost_total = lost_total_;
     snapshot.nodes.reserve(nodes_.size());
     attached.reserve(known_ranks_);
     for (const auto& [key, node] : nodes_) {

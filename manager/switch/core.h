@@ -117,6 +117,9 @@ struct JobSnapshot {
   // By node rank. Of a rank that several connected nodes report as attached, the first one to do so has it; with the
   // others it is not attached, and the reason says who has it.
   std::vector<Node> nodes;
+  // By all ranks since the manager began, those that are forgotten too. They never fall.
+  std::array<uint64_t, kNumMarkCounts> marks_total{};
+  uint64_t lost_total = 0;
 };
 
 // A rank that lives.
@@ -286,8 +289,10 @@ class ManagerCore {
   bool closed_ = false;
   uint64_t next_id_ = 1;
   Nodes nodes_;
-  size_t known_ranks_ = 0;            // of all nodes_
-  std::map<uint64_t, NodeKey> gone_;  // in the order in which they went
+  size_t known_ranks_ = 0;                              // of all nodes_
+  std::map<uint64_t, NodeKey> gone_;                    // in the order in which they went
+  std::array<uint64_t, kNumMarkCounts> marks_total_{};  // JobSnapshot::marks_total
+  uint64_t lost_total_ = 0;
   std::unordered_map<uint64_t, Node*> streams_;
   std::set<ChangeSink*> subscribers_;
   std::map<uint64_t, Waiter> waiters_;

@@ -668,5 +668,29 @@ TEST_F(ManagerCoreTest, ManyThreads) {
   for (const FakeNode& node : nodes) EXPECT_EQ(node.wanted.back(), core_.wanted());
 }
 
+TEST_F(ManagerCoreTest, TotalsNeverFall) {
+  FakeNode node0, node1;
+  RankReport lively = Attached(0), lossy = Attached(7);
+  lively.marks[0] = 100;
+  lossy.marks[0] = 50;
+  lossy.lost = 3;
+  Connect(node0, 0, {lively});
+  const uint64_t elastic = Connect(node1, 2, {lossy});
+  const auto steps = [this] { return core_.Snapshot().marks_total[0]; };
+  EXPECT_EQ(steps(), 150u);
+  core_.Disconnect(elastic);
+  for (int minutes : {0, 11}) core_.Look(begin_ + std::chrono::minutes(minutes));
+  ASSERT_EQ(core_.Snapshot().nodes.size(), 1u);
+  EXPECT_EQ(steps(), 150u);
+  EXPECT_EQ(core_.Snapshot().lost_total, 3u);
+  // A proxy that was started again knows of the living process alone.
+  lively.marks[0] = 40;
+  const uint64_t again = Connect(node0, 0, {lively});
+  EXPECT_EQ(steps(), 150u);
+  lively.marks[0] = 45;
+  EXPECT_TRUE(core_.Report(again, {lively}, Now()).ok());
+  EXPECT_EQ(steps(), 155u);
+}
+
 }  // namespace
 }  // namespace taskd::manager
