@@ -45,7 +45,8 @@ const char* JobStateName(SupervisionSnapshot::State supervision, diagnosis::JobS
   if (supervision == State::kEnded) return "ended";
   if (supervision == State::kHung) return "hung";
   if (supervision == State::kRestarting) return "restarting";
-  if (!attached && stepped) return "ended";  // no launcher that reports it, but nobody is left
+  // A launcher would have reported the end of its job: between two attempts no rank is attached.
+  if (!attached && stepped) return supervision == State::kUnknown ? "ended" : "starting";
   if (diagnosis == diagnosis::JobState::kSlow) return "slow";
   if (stepped) return "running";
   return attached || supervision == State::kRunning ? "starting" : "unknown";
