@@ -155,14 +155,18 @@ std::vector<SourceFile> JoinAscendFolders(std::vector<SourceFile> files) {
   return files;
 }
 
+std::string AscendRankPath(const std::string& path) {
+  if (NameOf(path) == kOutput) return FolderOf(path);
+  const std::string folder = FolderOf(path);
+  return NameOf(folder) == kOutput ? FolderOf(folder) : path;
+}
+
 AscendRank FindAscendRank(const std::string& path) {
   AscendRank rank;
   const std::string folder = FolderOf(path);
   const bool is_output = NameOf(folder) == kOutput;
   const std::string above = is_output ? FolderOf(folder) : folder;  // somebody may have put all files together
   rank.rank = RankOfFolder(above);
-  if (rank.rank < 0) rank.rank = RankOfPath(path);
-  if (rank.rank < 0 && is_output) rank.rank = RankOfPath(above);
   rank.host = HostOfFolder(NameOf(above));
   absl::StatusOr<ByteSource> metadata = ByteSource::Open(absl::StrCat(above, "/profiler_metadata.json"));
   if (metadata.ok()) ReadAscendMetadata(*metadata, rank);

@@ -15,7 +15,11 @@ namespace taskd::readers {
 // in a rank's folder. `files` are in the order of their paths, and stay so.
 std::vector<SourceFile> JoinAscendFolders(std::vector<SourceFile> files);
 
-// What is known of the rank of `path`, a file in its output folder: from files above it or beside it, else from names.
+// The path whose names say the rank of `path`, a file or a folder as JoinAscendFolders has them: that of the rank's folder where
+// `path` is its output folder or lies in it.
+std::string AscendRankPath(const std::string& path);
+
+// What files beside `path`, a file in a rank's output folder, or above it say of its rank.
 struct AscendRank {
   int rank = -1;                  // -1: unknown
   int world_size = 0;             // 0: unknown

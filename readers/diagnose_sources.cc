@@ -27,6 +27,7 @@
 #include "readers/profiled_ranks.h"
 #include "readers/read_source.h"
 #include "readers/source_files.h"
+#include "readers/source_ranks.h"
 #include "readers/trace_fold.h"
 
 namespace taskd::readers {
@@ -57,6 +58,7 @@ class Diagnosis {
     const absl::Status known = CheckFormats();
     if (!known.ok() && (!found_.marks || absl::IsInvalidArgument(known))) return known;
     FoldInspected();
+    naming_note_ = NameRanks(read_);
     CheckJobs();
     SourcesDiagnosis diagnosis;
     std::vector<Judged> parts;
@@ -174,7 +176,10 @@ class Diagnosis {
         file.folded = {};
       } else if (file.format != SourceFormat::kNcclRas && !IsInspector(file.format) &&
                  (file.rank < 0 || file.rank >= diagnosis::kMaxRanks)) {
-        AddNote(file.note, "left out: neither the file nor its name says which rank it is of (rename it rank_N.json)");
+        if (!file.note.starts_with("left out")) {
+          AddNote(file.note,
+                  "left out: neither the file nor its name says which rank it is of (rename it rank_N.json)");
+        }
         file.rank = -1;
       }
     }
@@ -249,6 +254,7 @@ class Diagnosis {
     }
     diagnosis.report.ranks = std::max(diagnosis.report.ranks, hang.ranks);
     AddProblems(diagnosis.report);
+    if (!naming_note_.empty()) Note(naming_note_, diagnosis.report);
     for (diagnosis::Note& note : hang.notes) diagnosis.report.notes.push_back(std::move(note));
     diagnosis.hang = std::move(hang.hang);
     if (diagnosis.hang && are_several) {
@@ -317,6 +323,7 @@ class Diagnosis {
   int world_size_ = 0;                   // 0: no file says
   std::vector<uint64_t> steps_of_rank_;  // as MarkDirectory::ranks
   std::string marks_problem_;            // why nothing is known of them; empty: it is
+  std::string naming_note_;              // as NameRanks says
   std::vector<std::string> inspector_notes_;
 };
 

@@ -49,7 +49,7 @@ struct Dumps {
 };
 
 // A file that is no profile, whole. False: it is one, or of no known format.
-bool ReadOther(ByteSource& source, SourceFormat format, const std::string& path, Dumps& dumps, SourceContent& read) {
+bool ReadOther(ByteSource& source, SourceFormat format, Dumps& dumps, SourceContent& read) {
   if (format == SourceFormat::kNcclInspector) {
     read.inspected = ReadNcclInspector(source);
     read.records = read.inspected.records;
@@ -58,7 +58,7 @@ bool ReadOther(ByteSource& source, SourceFormat format, const std::string& path,
   } else if (format == SourceFormat::kFlightRecorder) {
     read.dump = ReadFlightDump(source, dumps.tables, dumps.memory);
     read.records = read.dump.records;
-    read.rank = read.dump.rank >= 0 ? read.dump.rank : RankOfPath(path);
+    read.rank = read.dump.rank;
     read.world_size = read.dump.world_size;
     AddNote(read.note, read.dump.note);
   } else if (format == SourceFormat::kNcclRas) {
@@ -89,7 +89,7 @@ void ReadParts(const SourceFile& file, Dumps* dumps, AscendProfile& ascend, size
       continue;
     }
     auto& [source, format] = *opened;
-    if (dumps != nullptr && ReadOther(source, format, path, *dumps, read)) return;
+    if (dumps != nullptr && ReadOther(source, format, *dumps, read)) return;
     if (format == SourceFormat::kUnknown) {
       AddNote(read.note, source.damage());
       AddNote(read.note, WhyPickleIsRefused(source));
@@ -119,7 +119,7 @@ Profile ReadProfile(const SourceFile& file, size_t max_events, Dumps* dumps, Sou
   NameAscendGroups(place.groups, trace.groups);
   read.records = trace.records;
   AddNote(read.note, trace.note);
-  read.rank = trace.rank >= 0 ? trace.rank : is_in_ascend ? place.rank : RankOfPath(path);
+  read.rank = trace.rank >= 0 ? trace.rank : place.rank;
   read.world_size = trace.world_size > 0 ? trace.world_size : place.world_size;
   read.host = !trace.host.empty() ? trace.host : !place.host.empty() ? place.host : HostOfPath(path);
   if (!read.has_times && ascend.is_pipeline() && place.groups.empty()) {

@@ -20,8 +20,9 @@ namespace taskd::readers {
 struct SourceContent {
   SourceFile file;
   SourceFormat format = SourceFormat::kUnknown;
-  int rank = -1;       // -1: unknown
-  int world_size = 0;  // 0: unknown
+  int rank = -1;                 // -1: unknown
+  bool is_rank_of_name = false;  // only the file's name says the rank
+  int world_size = 0;            // 0: unknown
   std::string host;
   uint64_t records = 0;
   std::string note;  // what is wrong with it; empty: nothing

@@ -7,14 +7,10 @@
 #include <algorithm>
 #include <array>
 #include <cerrno>
-#include <charconv>
 #include <cstring>
 #include <memory>
-#include <optional>
 
-#include "absl/strings/ascii.h"
 #include "absl/strings/str_cat.h"
-#include "diagnosis/rank_place.h"
 #include "readers/pickle.h"
 
 namespace taskd::readers {
@@ -93,47 +89,6 @@ absl::Status AddNamed(const std::string& path, Search& search) {
   return AddPath(trimmed, 0, true, search);
 }
 
-// Whatever the case; `word` is lower.
-bool EndsWithWord(std::string_view text, std::string_view word) {
-  return text.size() >= word.size() &&
-         std::equal(word.begin(), word.end(), text.end() - static_cast<std::ptrdiff_t>(word.size()),
-                    [](char a, char b) { return a == absl::ascii_tolower(static_cast<unsigned char>(b)); });
-}
-
-struct Numbers {
-  std::vector<int> all;
-  std::optional<int> of_rank;  // behind the word "rank", or "r"
-};
-
-Numbers NumbersOf(std::string_view name) {
-  Numbers numbers;
-  for (size_t i = 0; i < name.size();) {
-    if (!absl::ascii_isdigit(static_cast<unsigned char>(name[i]))) {
-      ++i;
-      continue;
-    }
-    size_t end = i;
-    while (end < name.size() && absl::ascii_isdigit(static_cast<unsigned char>(name[end]))) ++end;
-    int number = -1;
-    if (std::from_chars(name.data() + i, name.data() + end, number).ec == std::errc() &&
-        number < diagnosis::kMaxRanks) {
-      numbers.all.push_back(number);
-      std::string_view before = name.substr(0, i);
-      while (!before.empty() && std::string_view("-_.= ").find(before.back()) != std::string_view::npos) {
-        before.remove_suffix(1);
-      }
-      const bool is_r =
-          EndsWithWord(before, "r") &&
-          (before.size() == 1 || !absl::ascii_isalpha(static_cast<unsigned char>(before[before.size() - 2])));
-      if (EndsWithWord(before, "rank") || is_r) numbers.of_rank = number;
-    } else {
-      numbers.all.push_back(-1);
-    }
-    i = end;
-  }
-  return numbers;
-}
-
 }  // namespace
 
 const char* Name(SourceFormat format) { return WordsOf(format).name; }
@@ -207,19 +162,6 @@ SourceFormat FormatOf(std::string_view begin) {
     return SourceFormat::kFlightRecorder;
   }
   return SourceFormat::kUnknown;
-}
-
-int RankOfPath(const std::string& path) {
-  const size_t slash = path.find_last_of('/');
-  const std::string_view name = std::string_view(path).substr(slash == std::string::npos ? 0 : slash + 1);
-  const Numbers numbers = NumbersOf(name);
-  if (numbers.of_rank) return *numbers.of_rank;
-  if (slash != std::string::npos) {
-    std::string_view folder = std::string_view(path).substr(0, slash);
-    folder = folder.substr(folder.find_last_of('/') + 1);
-    if (const Numbers of_folder = NumbersOf(folder); of_folder.of_rank) return *of_folder.of_rank;
-  }
-  return numbers.all.size() == 1 ? numbers.all[0] : -1;
 }
 
 std::string HostOfPath(const std::string& path) {

@@ -47,9 +47,6 @@ inline constexpr size_t kMaxFiles = 1 << 20;
 // `begin`: at least the first 64 KiB of it, unpacked. Never kMarks.
 SourceFormat FormatOf(std::string_view begin);
 
-// The rank that a path names: "rank_3", "rank3_trace", "r3.pt.trace", "…_rank12", a folder "rank7/"; else the only number
-// of the name. -1: none.
-int RankOfPath(const std::string& path);
 // Of "HOST_PID.TIME.pt.trace.json" as PyTorch's tensorboard_trace_handler calls its files; empty: unknown.
 std::string HostOfPath(const std::string& path);
 

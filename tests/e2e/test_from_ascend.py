@@ -115,7 +115,7 @@ def test_cut_file_gives_what_is_before_the_cut(stage, tmp_path):
 
 
 def test_folder_that_says_no_rank_is_named(stage, tmp_path):
-    outputs = slow_job(ranks=1).write(tmp_path / "profiles", rank_file=False)
+    outputs = slow_job(ranks=2).write(tmp_path / "profiles", rank_file=False)
     errors = diagnose(stage, tmp_path / "profiles", code=1)
     assert str(outputs[0]) in errors and "which rank" in errors
 

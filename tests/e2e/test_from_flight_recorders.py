@@ -230,6 +230,19 @@ def test_contract_newest_dump_of_a_rank_counts(stage, tmp_path):
     assert ["left out" in source["note"] for source in report["sources"]] == [True] * 4 + [False] * 4
 
 
+def test_names_that_do_not_tell_the_rank_accuse_nobody(stage, tmp_path):
+    """Each node has numbered its own ranks."""
+    job = missing_rank(4, missing=(1,))
+    for rank, dump in job.dumps().items():
+        for entry in dump["entries"]:
+            entry["time_created_ns"] += rank  # of no two processes the same
+        folder = tmp_path / "dumps" / f"node{rank // 2}"
+        folder.mkdir(parents=True, exist_ok=True)
+        (folder / f"dump_rank_{rank % 2}").write_bytes(pickle.dumps(dump, protocol=2))
+    errors = diagnose(stage, tmp_path / "dumps", code=1)
+    assert "would both be of rank 0" in errors and errors.count("\n") == 1
+
+
 def test_contract_dumps_of_two_jobs_are_not_mixed(stage, tmp_path):
     missing_rank(8).write(tmp_path / "dumps")
     other = missing_rank(4, missing=(0,))

@@ -286,6 +286,43 @@ def test_same_rank_twice(stage, tmp_path):
     assert sum("left out" in source["note"] for source in report["sources"]) == 1
 
 
+def without_rank(path, target):
+    """The same trace, as releases write it that do not say the rank."""
+    trace = json.loads(path.read_text())
+    del trace["distributedInfo"]
+    target.parent.mkdir(parents=True, exist_ok=True)
+    target.write_text(json.dumps(trace))
+
+
+MEGATRON = "trace_tp_rank_{tensor}_pp_rank_0_dp_rank_{data}.json"
+
+
+@pytest.mark.parametrize("name, at", [
+    ("node{data}_gpu{tensor}.json", None), (MEGATRON, None),
+    ("node{data}/rank{tensor}.json", "{folder}/node0/rank0.json and {folder}/node1/rank0.json would both be of rank 0"),
+    ("node{data}/trace_{tensor}.json", "would both be of rank 0")])
+def test_names_that_do_not_tell_the_rank_accuse_nobody(stage, tmp_path, name, at):
+    for rank, path in enumerate(slow_job().write(tmp_path / "from")):
+        without_rank(path, tmp_path / "traces" / name.format(tensor=rank % 2, data=rank // 2))
+    errors = diagnose(stage, tmp_path / "traces", code=1)
+    assert errors.count("\n") == 1 and "which rank" in errors, errors
+    assert at is None or at.format(folder=tmp_path / "traces") in errors
+
+
+@pytest.mark.parametrize("name", ["trace_tp_rank_{rank}_pp_rank_0.json", "step_200_w{rank}_port{port}.json", "{rank}/trace.json"])
+def test_number_that_differs_in_all_names_is_the_rank(stage, tmp_path, name):
+    for rank, path in enumerate(slow_job().write(tmp_path / "from")):
+        without_rank(path, tmp_path / "traces" / name.format(rank=rank, port=29500 + 7 * rank))
+    assert named(diagnose(stage, tmp_path / "traces")) == [("rank", [2])]
+
+
+def test_single_trace_without_a_rank(stage, tmp_path):
+    without_rank(slow_job().write(tmp_path / "from")[0], tmp_path / "traces" / "trace.json")
+    report = diagnose(stage, tmp_path / "traces")
+    assert (report["state"], report["verdicts"], report["sources"][0]["rank"]) == ("unknown", [], 0)
+    assert "is taken as rank 0: there is nothing to compare it with" in notes(report)
+
+
 def test_missing_rank_is_said(stage, tmp_path):
     job = slow_job()
     job.extra[2] = (30, 40)  # of three ranks it takes more to accuse one
@@ -321,9 +358,10 @@ def test_names_are_made_safe(stage, tmp_path):
 def test_file_that_says_no_rank_is_named(stage, tmp_path):
     trace = slow_job().traces()[0]
     trace.pop("distributedInfo")
-    (tmp_path / "some-trace.json").write_text(json.dumps(trace))
-    errors = diagnose(stage, tmp_path / "some-trace.json", code=1)
-    assert "some-trace.json" in errors and "which rank" in errors
+    for name in ("some-trace.json", "other-trace.json"):
+        (tmp_path / name).write_text(json.dumps(trace))
+    errors = diagnose(stage, tmp_path / "some-trace.json", tmp_path / "other-trace.json", code=1)
+    assert "other-trace.json" in errors and "which rank" in errors
 
 
 def test_nothing_known_is_wrong_usage(stage, tmp_path):

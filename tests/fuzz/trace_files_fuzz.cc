@@ -10,6 +10,7 @@
 #include "readers/ascend_profile.h"
 #include "readers/byte_source.h"
 #include "readers/kineto_trace.h"
+#include "readers/named_ranks.h"
 #include "readers/nccl_inspector.h"
 #include "readers/source_files.h"
 #include "readers/trace_fold.h"
@@ -99,8 +100,9 @@ void Inspector(const std::string& bytes) {
 }
 
 void Names(const std::string& text) {
-  FUZZ_CHECK(taskd::readers::RankOfPath(text) >= -1);
-  FUZZ_CHECK(taskd::readers::RankOfPath(text) < taskd::diagnosis::kMaxRanks);
+  for (int rank : taskd::readers::RanksOfPaths({text, text + "1", text.substr(text.size() / 2)})) {
+    FUZZ_CHECK(rank >= -1 && rank < taskd::diagnosis::kMaxRanks);
+  }
   FUZZ_CHECK(taskd::readers::HostOfPath(text).size() <= text.size());
   taskd::readers::FormatOf(text);
   taskd::readers::JoinAscendFolders({{text, 1, {}}});
