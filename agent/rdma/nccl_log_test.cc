@@ -26,6 +26,9 @@ TEST(NcclLog, EachWay) {
                {"NET/IB/0(1)/GDRDMA", "gdrdma"},
                {"NET/IB/0(1)/GDRDMA/Shared", "gdrdma"},
                {"NET/AWS Libfabric/0/GDRDMA", "gdrdma"},
+               {"NET/Libfabric/0", "rdma"},
+               {"NET/GPUDirectTCPX_v7/0", "socket"},
+               {"NET/GPUDirectTCPX_v7/0/GDRDMA", "socket"},
                {"NET/IB/0", "rdma"},
                {"NET/IB/0(1)", "rdma"},
                {"NET/IB/0/Shared", "rdma"},
@@ -65,6 +68,45 @@ TEST(NcclLog, Verdicts) {
   EXPECT_EQ(Read(socket + intra).verdict(), "socket");
   EXPECT_EQ(Read(socket + gdrdma).verdict(), "mixed");
   EXPECT_EQ(Read(rdma + socket).verdict(), "mixed");
+}
+
+TEST(NcclLog, ProviderOfLibfabricIsThatOfTheProcess) {
+  const std::string over_tcp =
+      "n1:10:11 [0] NCCL INFO NET/OFI Selected Provider is tcp;ofi_rxm (found 1 nics)\n"
+      "n2:10:11 [0] NCCL INFO NET/OFI Selected provider is efa, fabric is efa-direct (found 16 nics)\n"
+      "n1:10:11 [0] NCCL INFO Using network Libfabric\n"
+      "n1:10:12 [0] NCCL INFO Channel 00/0 : 1[0] -> 0[0] [receive] via NET/Libfabric/0/GDRDMA\n";
+  EXPECT_EQ(Read(over_tcp).verdict(), "socket");
+  EXPECT_EQ(Read(over_tcp).first_offending_line, 4);
+  const std::string other = "n2:10:13 [0] NCCL INFO Channel 00/0 : 1[0] -> 0[0] [receive] via NET/Libfabric/0/GDRDMA\n";
+  EXPECT_EQ(Read(over_tcp + other).verdict(), "mixed");
+  for (const char* provider : {"sockets", "udp;ofi_rxd", "tcp"}) {
+    const std::string log = "[1,0]<stdout>:n1:10:11 [0] NCCL INFO NET/OFI Selected Provider is " +
+                            std::string(provider) +
+                            "\n[1,0]<stdout>:n1:10:12 [0] NCCL INFO Channel 0 : 1 -> 0 via NET/AWS Libfabric/0\n";
+    EXPECT_EQ(Read(log).verdict(), "socket") << provider;
+  }
+  for (const char* provider : {"efa", "verbs;ofi_rxm", "cxi (found 4 nics)", "psm3"}) {
+    const std::string log = "n1:10:11 [0] NCCL INFO NET/OFI Selected Provider is " + std::string(provider) +
+                            "\nn1:10:12 [0] NCCL INFO Channel 0 : 1 -> 0 via NET/AWS Libfabric/0\n";
+    EXPECT_EQ(Read(log).verdict(), "rdma") << provider;
+  }
+}
+
+TEST(NcclLog, NetworkThatWasChosenBeforeTheFirstChannel) {
+  const std::string socket = "n:1:2 [0] NCCL INFO Using network Socket\n",
+                    ib = "m:1:2 [0] NCCL INFO Using network IB\n";
+  EXPECT_EQ(Read(socket).verdict(), "socket");
+  EXPECT_EQ(Read("start\n" + socket).first_offending_line, 2);
+  EXPECT_EQ(Read(socket + ib).verdict(), "mixed");
+  EXPECT_EQ(Read(ib).verdict(), "unknown");
+  EXPECT_EQ(Read(R"({"log":"n:1:2 [0] NCCL INFO Using network Socket\n","stream":"stdout"})").verdict(), "socket");
+  // On one node no channel leaves it, and in the end channels count.
+  EXPECT_EQ(Read(socket + Channel("P2P/IPC")).verdict(), "unknown");
+  EXPECT_EQ(Read(socket + Channel("P2P/IPC")).first_offending_line, 0);
+  EXPECT_EQ(Read(socket + Channel("NET/IB/0/GDRDMA")).verdict(), "gdrdma");
+  EXPECT_EQ(Read(socket + Channel("NET/IB/0/GDRDMA")).first_offending_line, 0);
+  EXPECT_EQ(Read(socket + Channel("NET/Socket/0")).first_offending_line, 2);
 }
 
 TEST(NcclLog, NamesTheFirstOffendingLine) {
