@@ -16,6 +16,9 @@
 
 namespace taskd::ranktable {
 
+// As editors of Windows write it before UTF-8.
+constexpr std::string_view kByteOrderMark = "\xef\xbb\xbf";
+
 absl::StatusOr<std::string> ReadRankTableFile(const std::string& path, size_t max_bytes) {
   const auto fail = [&](std::string_view why) { return absl::InvalidArgumentError(fmt::format("{}: {}", path, why)); };
   // O_NONBLOCK: opening a FIFO without a writer would block.
@@ -41,7 +44,7 @@ absl::StatusOr<std::string> ReadRankTableFile(const std::string& path, size_t ma
     text.resize(had + step);
     const ssize_t got = read(fd.get(), text.data() + had, step);
     text.resize(had + static_cast<size_t>(std::max<ssize_t>(got, 0)));
-    if (got == 0) return text;
+    if (got == 0) return text.starts_with(kByteOrderMark) ? text.substr(kByteOrderMark.size()) : text;
     if (got < 0 && errno != EINTR) return fail(strerror(errno));
     step = 65536;
   }

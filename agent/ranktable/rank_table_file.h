@@ -9,7 +9,7 @@
 
 namespace taskd::ranktable {
 
-// A regular file. NOT_FOUND: there is none. INVALID_ARGUMENT: it cannot be read. RESOURCE_EXHAUSTED: it has more than
+// A regular file, without a byte order mark at its begin. NOT_FOUND: there is none. INVALID_ARGUMENT: it cannot be read. RESOURCE_EXHAUSTED: it has more than
 // `max_bytes`.
 absl::StatusOr<std::string> ReadRankTableFile(const std::string& path, size_t max_bytes = kDefaultInputBytes);
 

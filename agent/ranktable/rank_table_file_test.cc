@@ -39,6 +39,11 @@ TEST_F(RankTableFile, Check) {
   EXPECT_FALSE(wrong_name->table.has_value());
 }
 
+TEST_F(RankTableFile, ByteOrderMarkIsNoPartOfTheText) {
+  EXPECT_TRUE(CheckRankTableFile(Write("t.json", std::string("\xef\xbb\xbf") + kTable), ChipRules::kAny)->ok());
+  EXPECT_EQ(*ReadRankTableFile(folder_ / "t.json"), kTable);
+}
+
 TEST_F(RankTableFile, WhatCannotBeRead) {
   EXPECT_TRUE(absl::IsNotFound(CheckRankTableFile(folder_ / "no.json", ChipRules::kAny).status()));
   EXPECT_TRUE(absl::IsInvalidArgument(CheckRankTableFile(folder_, ChipRules::kAny).status()));

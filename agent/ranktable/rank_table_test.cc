@@ -227,7 +227,22 @@ TEST(RankTable, RulesOf10) {
         [&](Json& t) {
           for (int r = 0; r < 16; ++r) device(t, r / 8, r % 8)["rank_id"] = std::to_string(r + 1);
         }},
+       {"server_list[0].device[7].rank_id",  // {0, …, 6, 15} and {7, …, 14}
+        [&](Json& t) {
+          device(t, 0, 7)["rank_id"] = "15";
+          for (int d = 0; d < 8; ++d) device(t, 1, d)["rank_id"] = std::to_string(7 + d);
+        }},
        {"version", [](Json&) {}, ChipRules::k950}});
+  // Both servers have odd ones out: one error each.
+  Json table = Table10();
+  for (int r = 0; r < 16; ++r) device(table, r % 2, r / 2)["rank_id"] = std::to_string(r);
+  EXPECT_EQ(Check(table).errors.size(), 2u) << Errors(Check(table));
+}
+
+TEST(RankTable, RanksOfAServerMayHaveAnyOrder) {
+  Json table = Table10();
+  for (int r = 0; r < 16; ++r) table["server_list"][1 - r / 8]["device"][7 - r % 8]["rank_id"] = std::to_string(r);
+  Valid(table);
 }
 
 TEST(RankTable, WhatIsFineIn10) {
@@ -344,6 +359,12 @@ TEST(RankTable, RulesOf12) {
               {"server_list[1].device[0].super_device_id", [&](Json& t) { device(t, 1, 0)["super_device_id"] = 2; }},
               {"server_list[1].device[0].super_device_id", [&](Json& t) { device(t, 1, 0)["super_device_id"] = "0"; }},
               {"server_list[1].device[0].rank_id", [&](Json& t) { device(t, 1, 0)["rank_id"] = "0"; }},
+              {"server_list[0].device[1].rank_id",
+               [&](Json& t) {
+                 device(t, 0, 1)["rank_id"] = "3";
+                 device(t, 1, 0)["rank_id"] = "1";
+                 device(t, 1, 1)["rank_id"] = "2";
+               }},
               {"server_list[1].device[0].device_ip", [&](Json& t) { device(t, 1, 0).erase("device_ip"); }},
               {"super_pod_list", [](Json& t) { t.erase("super_pod_list"); }},
               {"super_pod_list", [](Json& t) { t["super_pod_list"] = Json::array(); }},

@@ -66,6 +66,8 @@ class Rules {
     CheckDeviceIds();
     if (table_.version != RankTableVersion::k1_1 && table_.version != RankTableVersion::k2_0) {
       CheckServerIds();
+      const bool has_ranks = table_.version != RankTableVersion::kStandard;
+      if (has_ranks && facts_.complete && errors_.Clean("rank_id")) CheckRanksOfServers();
       CheckHostIps();
       CheckDeviceIps();
     }
@@ -106,6 +108,26 @@ class Rules {
       } else if (count_is_known && rank >= count) {
         errors_.Add("rank_id", device.rank_id_value.begin,
                     fmt::format("rank_id is {}; the ranks of {} devices are 0 to {}", rank, count, count - 1));
+      }
+    }
+  }
+
+  // HCCL takes no servers whose ranks are interleaved (CANN, "rank table", rank_id: {0,1,2,7} and {3,4,5,6} are its
+  // counterexample). The order within a server is free.
+  void CheckRanksOfServers() {
+    for (const RankTableServer& server : table_.servers) {
+      std::vector<const RankTableDevice*> own;
+      for (const RankTableDevice& device : table_.DevicesOf(server)) own.push_back(&device);
+      std::sort(own.begin(), own.end(), [](auto* a, auto* b) { return a->rank_id < b->rank_id; });
+      for (size_t i = 1; i < own.size(); ++i) {
+        const int64_t before = own[i - 1]->rank_id;
+        if (own[i]->rank_id <= before + 1) continue;
+        errors_.Add(
+            "rank_id", own[i]->rank_id_value.begin,
+            fmt::format("rank_id is {}, after {} on server {}; HCCL takes the ranks of a server only without those of "
+                        "other servers between them",
+                        own[i]->rank_id, before, QuoteValue(server.server_id)));
+        break;
       }
     }
   }
