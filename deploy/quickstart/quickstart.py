@@ -374,7 +374,7 @@ def run(job, stays):
     watch(job, None, 50)
     job.show("diagnose")
 
-    say(7, "Rank 2 gets more to compute than the others: 100 ms of matrix products in each step")
+    say(7, "The accelerator of rank 2 gets slower: 100 ms more in each step")
     slow_rank(job, "compute", 2)
 
     say(8, "Rank 1 waits for its data: 100 ms for each batch")

@@ -2,8 +2,6 @@
 import os
 import time
 
-import torch
-
 EXTRA_S = 0.1  # of each step
 
 
@@ -11,7 +9,6 @@ class Trouble:
     def __init__(self, rank):
         self._rank = rank
         self._cause = ""
-        self._matrix = torch.randn(256, 256)
 
     def look(self, step):
         """Between two steps: what `step`, the one that begins, has in store."""
@@ -27,11 +24,9 @@ class Trouble:
             print(f"rank {self._rank} step {step} trouble: {cause or 'none'}", flush=True)
 
     def compute(self):
-        """More to compute than the others: matrices to multiply."""
+        """Waits for an accelerator that is slower than the others'. It uses no CPU: on a busy machine it would wait for that."""
         if self._cause == "compute":
-            until = time.monotonic() + EXTRA_S
-            while time.monotonic() < until:
-                self._matrix @ self._matrix
+            time.sleep(EXTRA_S)
 
     def storage(self):
         """A batch that has to be waited for."""
