@@ -38,8 +38,16 @@ CELLS = """(() => {
 
 def drawn(browser, rows, is_it=lambda pixels: True):
     """The pixels, once the map is drawn so: numbers on the page may change a frame before it does."""
-    return wait_until(lambda: (found := browser.evaluate(PIXELS % rows)) and found[0][3] == 255 and is_it(found) and found,
-                      "the heat map is drawn")
+    seen = {}
+
+    def look():
+        pixels = browser.evaluate(PIXELS % rows)
+        seen["pixels"] = pixels
+        return pixels and pixels[0][3] == 255 and is_it(pixels) and pixels
+    try:
+        return wait_until(look, "the heat map is drawn")
+    except AssertionError as error:
+        raise AssertionError(f"{error}; {seen}; the page says: {browser.text('body')}") from error
 
 
 def shot(browser, name):
