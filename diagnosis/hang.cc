@@ -21,7 +21,21 @@ struct Arrival {
   uint64_t number = 0;  // of the newest collective that it has entered
   int rank = 0;
   bool is_known = true;  // false: it may have entered more
+  bool waits = false;    // in that collective
+
+  bool IsThrough(uint64_t collective) const {
+    return is_known && (number > collective || (number == collective && !waits));
+  }
 };
+
+// Whether no member can be through with such a collective before all have brought their parts.
+bool NeedsAll(const std::string& name) {
+  const auto has = [&name](const char* word) { return name.find(word) != std::string::npos; };
+  const bool reduces_to_all = has("all_reduce") || has("allreduce") || has("AllReduce");
+  const bool gathers_to_all = has("all_gather") || has("allgather") || has("AllGather");
+  const bool scatters = has("reduce_scatter") || has("ReduceScatter") || has("all_to_all") || has("alltoall");
+  return reduces_to_all || gathers_to_all || scatters || has("barrier");
+}
 
 class HangFinder {
  public:
@@ -29,9 +43,18 @@ class HangFinder {
 
   std::optional<Hang> Find() {
     for (const auto& [rank, known] : facts_.ranks) {
+      for (const HangOp& op : known.ops) {
+        if (op.peer < 0 && op.state == OpState::kStarted) begun_.emplace(op.group, op.number);
+      }
+    }
+    for (const auto& [rank, known] : facts_.ranks) {
       if (known.is_gone) continue;
       std::vector<const HangOp*> ops = WaitingIn(known);
-      if (!ops.empty()) waits_.emplace(rank, std::move(ops));
+      if (HasBegunNone(ops)) {
+        idle_.insert(rank);
+      } else if (!ops.empty()) {
+        waits_.emplace(rank, std::move(ops));
+      }
     }
     if (waits_.empty()) return std::nullopt;
     GatherArrivals();
@@ -61,21 +84,18 @@ class HangFinder {
     return started.empty() ? first : started;
   }
 
+  // The first operations of a rank that are not over, where other members' devices have begun all of them and its own
+  // device none: that does not wait for the others.
+  bool HasBegunNone(const std::vector<const HangOp*>& first) const {
+    return !first.empty() && std::all_of(first.begin(), first.end(), [&](const HangOp* op) {
+      return op->peer < 0 && op->state == OpState::kScheduled && begun_.contains({op->group, op->number});
+    });
+  }
+
   // By group, and in it by what they have entered.
   void GatherArrivals() {
     std::vector<std::map<int, uint64_t>> entered(facts_.groups.size());
-    for (const auto& [rank, known] : facts_.ranks) {
-      const HangOp* waits = nullptr;
-      for (const HangOp& op : known.ops) {
-        // What is only scheduled behind another has not come to where the others wait.
-        const bool is_behind = waits != nullptr && op.state == OpState::kScheduled && op.order != waits->order;
-        if (op.peer < 0 && !is_behind) {
-          uint64_t& newest = entered[op.group][rank];
-          newest = std::max(newest, op.number);
-        }
-        if (waits == nullptr && op.state != OpState::kCompleted) waits = &op;
-      }
-    }
+    for (const auto& [rank, known] : facts_.ranks) AddEntered(rank, known, idle_.contains(rank), entered);
     arrivals_.resize(facts_.groups.size());
     for (size_t group = 0; group < arrivals_.size(); ++group) {
       for (int member : facts_.groups[group].members) {
@@ -83,6 +103,7 @@ class HangFinder {
         const auto newest = entered[group].find(member);
         Arrival arrival{.rank = member};
         if (newest != entered[group].end()) arrival.number = newest->second;
+        arrival.waits = IsIn(member, {static_cast<uint32_t>(group), arrival.number});
         arrival.is_known = known != facts_.ranks.end() && !known->second.is_partial &&
                            (newest != entered[group].end() || !known->second.is_cut);
         arrivals_[group].push_back(arrival);
@@ -90,6 +111,36 @@ class HangFinder {
       std::stable_sort(arrivals_[group].begin(), arrivals_[group].end(),
                        [](const Arrival& a, const Arrival& b) { return a.number < b.number; });
     }
+  }
+
+  static void AddEntered(int rank, const HangRank& known, bool is_idle, std::vector<std::map<int, uint64_t>>& entered) {
+    const HangOp* waits = nullptr;
+    std::map<uint32_t, uint64_t> open;  // by group: its first collective that is not over
+    const auto add = [&](uint32_t group, uint64_t number) {
+      uint64_t& newest = entered[group][rank];
+      newest = std::max(newest, number);
+    };
+    for (const HangOp& op : known.ops) {
+      // What is only scheduled behind another has not come to where the others wait.
+      const bool is_behind =
+          op.state == OpState::kScheduled && (is_idle || (waits != nullptr && op.order != waits->order));
+      if (op.peer < 0 && !is_behind) add(op.group, op.number);
+      if (op.state == OpState::kCompleted) continue;
+      if (waits == nullptr) waits = &op;
+      if (op.peer < 0) open.emplace(op.group, op.number);
+    }
+    // Collectives of a group end in their order.
+    for (const auto& [group, number] : open) {
+      if (number > 0) add(group, number - 1);
+    }
+    for (const auto& [group, number] : known.called) add(group, number);
+  }
+
+  bool IsIn(int rank, const Collective& collective) const {
+    const auto waits = waits_.find(rank);
+    return waits != waits_.end() && std::any_of(waits->second.begin(), waits->second.end(), [&](const HangOp* op) {
+             return op->peer < 0 && Collective(op->group, op->number) == collective;
+           });
   }
 
   // How many of the group have not entered it: so many of arrivals_, from the first on.
@@ -212,6 +263,28 @@ class HangFinder {
     return hang;
   }
 
+  // Whether each operation that the rank waits in goes on without it: other members are through with it, which they
+  // cannot be before the rank's part has come, or all other members are.
+  bool IsLeftBehind(int rank) const {
+    return std::all_of(waits_.at(rank).begin(), waits_.at(rank).end(), [&](const HangOp* op) {
+      if (op->peer >= 0) return false;
+      const size_t through = Through({op->group, op->number});
+      return through > 0 && (through + 1 == arrivals_[op->group].size() || NeedsAll(Name(*op)));
+    });
+  }
+
+  // How many members are through with it.
+  size_t Through(const Collective& collective) const {
+    const auto [known, is_new] = through_.try_emplace(collective, 0);
+    if (is_new) {
+      const std::vector<Arrival>& arrivals = arrivals_[collective.first];
+      known->second = static_cast<size_t>(std::count_if(arrivals.begin(), arrivals.end(), [&](const Arrival& arrival) {
+        return arrival.IsThrough(collective.second);
+      }));
+    }
+    return known->second;
+  }
+
   // Those who are waited for, and wait in nothing.
   std::optional<Hang> FindMissing() const {
     std::map<uint32_t, uint64_t> newest;  // that somebody of the group waits in
@@ -224,7 +297,7 @@ class HangFinder {
         } else if (!IsPeerThere(rank, *op) && WaitsFor(op->peer) < 0) {
           const auto peer = facts_.ranks.find(op->peer);
           const bool is_known = peer != facts_.ranks.end() && !peer->second.is_partial;
-          (!is_known ? unknown : waits_.contains(op->peer) ? stuck : ends).insert(op->peer);
+          (!is_known ? unknown : IsStuck(op->peer) ? stuck : ends).insert(op->peer);
         }
       }
     }
@@ -233,7 +306,7 @@ class HangFinder {
       for (size_t i = 0; i < behind; ++i) {
         const Arrival& arrival = arrivals_[group][i];
         if (WaitsFor(arrival.rank) >= 0) continue;
-        (!arrival.is_known ? unknown : waits_.contains(arrival.rank) ? stuck : ends).insert(arrival.rank);
+        (!arrival.is_known ? unknown : IsStuck(arrival.rank) ? stuck : ends).insert(arrival.rank);
       }
     }
     if (!ends.empty()) return Missing(ends, unknown);
@@ -241,6 +314,8 @@ class HangFinder {
     if (!stuck.empty()) return Nobody(waits_.at(*stuck.begin())[0]);
     return std::nullopt;
   }
+
+  bool IsStuck(int rank) const { return waits_.contains(rank) && !IsLeftBehind(rank); }
 
   // What somebody has waited in longest for one of these.
   const HangOp* FirstThatWaitsFor(const std::set<int>& ranks) const {
@@ -398,8 +473,11 @@ class HangFinder {
   static constexpr size_t kMaxText = 512;  // of how the ranks differ
 
   const HangFacts& facts_;
+  std::set<Collective> begun_;  // on some member's device
+  std::set<int> idle_;          // HasBegunNone
   std::map<int, std::vector<const HangOp*>> waits_;
   std::vector<std::vector<Arrival>> arrivals_;
+  mutable std::map<Collective, size_t> through_;
 };
 
 }  // namespace

@@ -1,9 +1,10 @@
 // Who holds up a job that hangs, from what each rank's communication library knew of its operations. Pure computation.
 //
 // A rank waits for those members of a group that have not entered the operation in which it stands. Followed from rank
-// to rank and from group to group that leads to ranks that wait for nobody: they are the origins. Where it leads round
-// in a circle, the fewer ones are the origins: they came to other operations than the rest. Whoever waits in an
-// operation that all have entered is no origin, and of a rank of which nothing is known nothing is said.
+// to rank and from group to group that leads to ranks that wait for nobody: they are the origins, all of them. Where it
+// leads round in a circle, the fewer ones are the origins: they came to other operations than the rest. Whoever waits in an
+// operation that all have entered is no origin, unless its device has not begun what other members' devices have begun, or
+// other members are through with the operation. Of a rank of which nothing is known nothing is said.
 #pragma once
 
 #include <cstdint>
@@ -52,6 +53,8 @@ struct HangGroup {
 
 struct HangRank {
   std::vector<HangOp> ops;  // by order; at least the newest of each group, and those that are not completed
+  // By group of which `ops` have no collective: the number of the newest one that it has called. They are all completed.
+  std::map<uint32_t, uint64_t> called;
   bool is_cut = false;      // older operations are gone: of a group without any, nobody can say
   bool is_partial = false;  // newer operations may be missing: it may have entered more than is here
   bool is_gone = false;     // it is known to answer no more, and entered nothing of what others wait in

@@ -74,6 +74,49 @@ TEST(Hang, WhatIsBehindAnotherHasNotBeenEntered) {
   EXPECT_EQ(hang->waiting, (std::vector<int>{1, 2}));
 }
 
+// Two ranks of two groups have not come, and a third group waits for both.
+TEST(Hang, AllOriginsAreNamed) {
+  HangFacts facts = Facts({{"a", {0, 1}}, {"b", {2, 3}}, {"all", {0, 1, 2, 3}}});
+  for (int rank : {0, 1, 2, 3}) Add(facts, rank, static_cast<uint32_t>(rank) / 2, 1, kCompleted);
+  Add(facts, 1, 0, 2, kStarted);
+  Add(facts, 3, 2, 1, kStarted);
+  EXPECT_EQ(FindHang(facts)->origins, (std::vector<int>{0, 2}));
+  // The same where dumps have only what is open, and a status beside it.
+  for (int rank : {0, 2}) {
+    facts.ranks[rank].ops.clear();
+    facts.ranks[rank].is_cut = true;
+  }
+  EXPECT_TRUE(FindHang(facts)->origins.empty());
+  for (int rank : {0, 2}) facts.ranks[rank].called = {{static_cast<uint32_t>(rank) / 2, 1}, {2, 0}};
+  EXPECT_EQ(FindHang(facts)->origins, (std::vector<int>{0, 2}));
+}
+
+// 0's process still waits for an operation that 1 and 2 are through with.
+TEST(Hang, WhoStandsInWhatTheOthersAreThroughWithIsAnOrigin) {
+  for (uint32_t call : {0u, 1u}) {
+    HangFacts facts = Facts({{"world", {0, 1, 2}}});
+    Add(facts, 0, 0, 1, kScheduled, call);
+    for (int rank : {1, 2}) {
+      Add(facts, rank, 0, 1, kCompleted, call);
+      Add(facts, rank, 0, 2, kScheduled);
+    }
+    EXPECT_EQ(FindHang(facts)->origins, std::vector<int>{0});
+    // If 1 waits as well, only an operation that takes all parts shows that these have come.
+    facts.ranks[1].ops.clear();
+    Add(facts, 1, 0, 1, kScheduled, call);
+    const bool needs_all = call == 0;
+    EXPECT_EQ(FindHang(facts)->origins, needs_all ? (std::vector<int>{0, 1}) : std::vector<int>());
+  }
+}
+
+TEST(Hang, DeviceThatHasNotBegunWhatOthersHaveBegun) {
+  HangFacts facts = Facts({{"world", {0, 1, 2}}});
+  for (int rank : {0, 1}) Add(facts, rank, 0, 1, kStarted);
+  Add(facts, 2, 0, 1, kScheduled);
+  EXPECT_EQ(FindHang(facts)->origins, std::vector<int>{2});
+  EXPECT_EQ(FindHang(facts)->waiting, (std::vector<int>{0, 1}));
+}
+
 // 2 waits for 1, and 1 stands with 0 in an operation that both have entered.
 TEST(Hang, WhoOnlyWaitsIsNeverNamed) {
   HangFacts facts = Facts({{"a", {0, 1}}, {"b", {1, 2}}});

@@ -11,6 +11,7 @@
 #include <utility>
 
 #include "absl/strings/ascii.h"
+#include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "common/utf8.h"
 #include "diagnosis/rank_place.h"
@@ -144,6 +145,7 @@ class DumpReader {
     dump_.leaves_out_messages = LeavesOutMessages(status);
     dump_.known.is_cut = dump_.records == 0 ? used_groups : first != INT64_MAX && first > 0;
     Keep();
+    AddCalled(status);
   }
 
  private:
@@ -232,6 +234,9 @@ class DumpReader {
     }
     if (of == kMaxGroups) return;
     op.group = static_cast<uint32_t>(of);
+    if (const Id id = tree_.Find(entry, "pg_id"); id != ValueTree::Nothing() && !named.empty()) {
+      group_of_id_[Number(entry, "pg_id")] = of;
+    }
     const bool has_number = tree_.Find(entry, "collective_seq_id") != ValueTree::Nothing();
     op.number = Number(entry, has_number ? "collective_seq_id" : "seq_id");
     const std::string_view state = tree_.text(tree_.Find(entry, "state"));
@@ -372,6 +377,43 @@ class DumpReader {
     return false;
   }
 
+  // Groups with members by the numbers that are their names, or none where a name is no number.
+  std::vector<size_t> GroupsInOrder() const {
+    std::vector<std::pair<uint64_t, size_t>> numbered;
+    for (const auto& [name, group] : index_) {
+      if (groups_[group].members.empty()) continue;
+      uint64_t number = 0;
+      if (!absl::SimpleAtoi(name, &number)) return {};
+      numbered.emplace_back(number, group);
+    }
+    std::sort(numbered.begin(), numbered.end());
+    std::vector<size_t> groups;
+    for (const auto& [number, group] : numbered) groups.push_back(group);
+    return groups;
+  }
+
+  void AddCalled(Id status) {
+    if (!gloo_newest_.empty()) return;  // their status counts messages, too
+    const std::vector<size_t> order = GroupsInOrder();
+    std::set<size_t> with_entries;
+    for (const auto& [id, group] : group_of_id_) {
+      with_entries.insert(group);
+      (id < order.size() && order[id] == group ? dump_.confirms_order : dump_.contradicts_order) = true;
+    }
+    const std::span<const Id> entries = tree_.items(status);
+    for (size_t i = 0; i + 1 < entries.size(); i += 2) {
+      uint64_t id = 0;
+      if (tree_.items(entries[i + 1]).size() > 2 * kMaxKeys ||
+          !absl::SimpleAtoi(std::string(tree_.text(entries[i])), &id))
+        continue;
+      const Id last = tree_.Find(entries[i + 1], "last_enqueued_collective");
+      if (id >= order.size() || last == ValueTree::Nothing() || with_entries.contains(order[id])) continue;
+      const Group& group = groups_[order[id]];
+      const std::optional<uint32_t> index = tables_.AddGroup(group.name, group.members);
+      if (index) dump_.called_by_status[*index] = Number(entries[i + 1], "last_enqueued_collective");
+    }
+  }
+
   // Recorders that follow no states know of each operation whether the group is done with it.
   void CompleteRetired() {
     const bool has_states =
@@ -446,6 +488,7 @@ class DumpReader {
   std::map<std::string, size_t> index_;
   std::vector<Op> ops_;
   std::map<uint64_t, uint64_t> gloo_newest_;  // number of a collective, by its group's pg_id
+  std::map<uint64_t, size_t> group_of_id_;    // by pg_id
 };
 
 }  // namespace

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstdint>
+#include <map>
 #include <string>
 #include <vector>
 
@@ -18,6 +19,10 @@ struct FlightDump {
   int world_size = 0;                // 0: as rank
   diagnosis::HangRank known;         // HangOp::group and HangOp::call: indices in the tables
   bool leaves_out_messages = false;  // those that there were are not in it
+  // Of groups of which it has no operation: what its status says was called, as in HangRank::called. A status names groups by
+  // their number, in the order in which the process has made them. That is the order of their names, unless entries contradict.
+  std::map<uint32_t, uint64_t> called_by_status;
+  bool confirms_order = false, contradicts_order = false;
   uint64_t records = 0;
   std::string note;  // what is wrong with the file; empty: nothing
 };

@@ -40,9 +40,23 @@ std::map<int, diagnosis::HangRank> GatherDumps(std::vector<SourceContent>& read,
         {diagnosis::NoteKind::kNoData,
          "gloo's flight recorder leaves sends and receives out: who seems not to have come may wait in one"});
   }
+  bool confirmed = false, contradicted = false;
+  std::set<uint32_t> with_collectives;  // a status counts the messages of other groups
+  for (const auto& [rank, i] : of_rank) {
+    confirmed |= read[i].dump.confirms_order;
+    contradicted |= read[i].dump.contradicts_order;
+    for (const diagnosis::HangOp& op : read[i].dump.known.ops) {
+      if (op.peer < 0) with_collectives.insert(op.group);
+    }
+  }
   std::map<int, diagnosis::HangRank> dumps;
   for (const auto& [rank, i] : of_rank) {
-    dumps.emplace(rank, std::move(read[i].dump.known)).first->second.is_partial |= leaves_out_messages;
+    diagnosis::HangRank& known = dumps.emplace(rank, std::move(read[i].dump.known)).first->second;
+    known.is_partial |= leaves_out_messages;
+    if (!confirmed || contradicted) continue;
+    for (const auto& [group, number] : read[i].dump.called_by_status) {
+      if (with_collectives.contains(group)) known.called.emplace(group, number);
+    }
   }
   return dumps;
 }

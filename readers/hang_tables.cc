@@ -71,24 +71,25 @@ HangFacts ResolveGroups(HangFacts facts) {
     if (!facts.groups[i].members.empty()) with_members[facts.groups[i].name].push_back(static_cast<uint32_t>(i));
   }
   std::map<uint32_t, std::set<int>> users;  // of groups whose members no dump says
+  // The group itself where nothing better is known.
+  const auto resolve = [&](int rank, uint32_t group) {
+    if (!facts.groups[group].members.empty()) return group;
+    const auto alike = with_members.find(facts.groups[group].name);
+    if (alike == with_members.end()) return group;
+    const auto found = std::find_if(alike->second.begin(), alike->second.end(), [&](uint32_t index) {
+      const std::vector<int>& members = facts.groups[index].members;
+      return std::find(members.begin(), members.end(), rank) != members.end();
+    });
+    return found == alike->second.end() ? group : *found;
+  };
   for (auto& [rank, known] : facts.ranks) {
     for (HangOp& op : known.ops) {
-      const HangGroup& group = facts.groups[op.group];
-      if (!group.members.empty()) continue;
-      const auto alike = with_members.find(group.name);
-      const auto is_of = [&facts, user = rank](uint32_t index) {
-        const std::vector<int>& members = facts.groups[index].members;
-        return std::find(members.begin(), members.end(), user) != members.end();
-      };
-      if (alike != with_members.end()) {
-        const auto found = std::find_if(alike->second.begin(), alike->second.end(), is_of);
-        if (found != alike->second.end()) {
-          op.group = *found;
-          continue;
-        }
-      }
-      users[op.group].insert(rank);
+      op.group = resolve(rank, op.group);
+      if (facts.groups[op.group].members.empty()) users[op.group].insert(rank);
     }
+    std::map<uint32_t, uint64_t> called;
+    for (const auto& [group, number] : known.called) called.emplace(resolve(rank, group), number);
+    known.called = std::move(called);
   }
   for (auto& [group, of] : users) {
     if (facts.groups[group].name.starts_with(kGroupOfAll)) {

@@ -144,13 +144,79 @@ def test_contract_recorder_that_follows_no_states(stage, tmp_path, entered):
 
 
 def test_contract_only_what_is_active(stage, tmp_path):
-    """TORCH_INCLUDE_ONLY_ACTIVE: who is not there has nothing, and what it had entered is not said."""
+    """TORCH_INCLUDE_ONLY_ACTIVE: who is not there has nothing, and what it had entered only the status says."""
     job = missing_rank()
     job.only_active = True
     job.write(tmp_path / "dumps", form="json")
     found = hang(stage, tmp_path / "dumps")
+    assert (found["origins"], found["kind"], found["waiting"]) == ([3], "missing", "0-2, 4-7")
+    assert "rank 3 never entered all_reduce 5 of default_pg,0" in found["text"]
+    (tmp_path / "others").mkdir()
+    for rank, dump in job.dumps().items():  # a status of groups that the dump does not know
+        dump["pg_status"] = {"7": status for status in dump["pg_status"].values()}
+        (tmp_path / "others" / f"rank_{rank}").write_bytes(pickle.dumps(dump, protocol=2))
+    found = hang(stage, tmp_path / "others")
     assert (found["origins"], found["kind"], found["waiting"]) == ([], "unknown", "0-2, 4-7")
     assert "what is known of rank 3 does not reach" in found["text"]
+
+
+def expert_job(faults, tensor, expert, stage_ranks):
+    """16 ranks, a pipeline of stages with experts, groups named in their order as Megatron's are. `faults`: for each rank, counted
+    back from the end of the last step: the call from which on its device does nothing, the one from which on it sees none
+    end, and how many calls its process has made."""
+    groups = {}
+    for description, size in (("TENSOR_MODEL_PARALLEL_GROUP", tensor), ("EXPERT_MODEL_PARALLEL_GROUP", expert)):
+        for first in range(0, 16, size):
+            groups[str(10 + len(groups))] = (description, list(range(first, first + size)))
+    for first in range(stage_ranks):
+        groups[str(10 + len(groups))] = ("PIPELINE_MODEL_PARALLEL_GROUP", list(range(first, 16, stage_ranks)))
+    job = HungJob(16, groups)
+
+    def group_of(description, rank):
+        return next(name for name, group in groups.items() if group[0].startswith(description) and rank in group[1])
+    for _ in range(3):
+        for rank in range(16):
+            layer = [(group_of("TENSOR", rank), "_all_gather_base", (4096, 5120)), (group_of("EXPERT", rank), "all_to_all", (4096, 5120)),
+                     (group_of("TENSOR", rank), "_reduce_scatter_base", (4096, 5120))]
+            pipeline = group_of("PIPELINE", rank)
+            before = [(pipeline, "recv", (8,), rank - stage_ranks)] if rank >= stage_ranks else []
+            behind = [(pipeline, "send", (8,), rank + stage_ranks)] if rank + stage_ranks < 16 else []
+            job.programs[rank] += [*before, *layer * 2, *behind]
+    for rank, (dead, unseen, made) in faults.items():
+        length = len(job.programs[rank])
+        job.dead[rank], job.unseen[rank], job.made[rank] = length - dead, length - unseen, length - made
+    job.ahead = 5
+    return job
+
+
+STOPPED = (6, 6, 6)  # a process: its device has done what it was told
+BROKEN = (6, 8, 3)  # a device: what it did last never ended for its process
+
+
+@pytest.mark.parametrize("timed", [False, True])
+@pytest.mark.parametrize("only_active", [False, True])
+@pytest.mark.parametrize("faults, sizes", [
+    ({12: STOPPED, 14: BROKEN}, (2, 4, 4)), ({12: BROKEN, 14: BROKEN}, (2, 4, 4)), ({9: STOPPED, 14: STOPPED}, (4, 8, 8)),
+    ({9: BROKEN, 14: STOPPED}, (4, 8, 8)), ({10: STOPPED, 15: (5, 5, 5)}, (2, 4, 8))])
+def test_all_origins_are_named(stage, tmp_path, faults, sizes, only_active, timed):
+    """Two of sixteen ranks are at fault, each in a group of its own, and where there is one a group of both waits, too."""
+    job = expert_job(faults, *sizes)
+    job.only_active, job.timed = only_active, timed
+    job.write(tmp_path / "dumps", name="_dump_{rank}")
+    found = hang(stage, tmp_path / "dumps")
+    assert (found["origins"], found["kind"]) == (sorted(faults), "missing"), found
+
+
+def test_device_that_has_not_begun_what_others_devices_have(stage, tmp_path):
+    """Only a recorder that times operations can tell."""
+    job = missing_rank(4, missing=())
+    job.dead[2], job.made[2] = 4, 5
+    job.write(tmp_path / "dumps")
+    found = hang(stage, tmp_path / "dumps")
+    assert (found["origins"], found["kind"], found["waiting"]) == ([2], "missing", "0, 1, 3")
+    job.timed = False
+    job.write(tmp_path / "dumps")
+    assert hang(stage, tmp_path / "dumps")["origins"] == []
 
 
 def test_contract_sparse_dumps(stage, tmp_path):
@@ -346,10 +412,12 @@ def test_contract_dump_that_does_not_reach_back(stage, tmp_path):
     job.all_do((WORLD, "all_reduce", (8,)), (WORLD, "all_reduce", (8,)))
     job.programs[1] = job.programs[1][:1] + [("1", "all_reduce", (8,))] * 10
     job.buffer = 4
-    job.write(tmp_path / "dumps")
+    job.write(tmp_path / "dumps", "2.2")
     found = hang(stage, tmp_path / "dumps")
     assert found["origins"] == [] and "cannot say" in found["text"]
     assert "what is known of rank 1 does not reach" in found["text"]
+    job.write(tmp_path / "dumps", "2.3")  # which has a status of each group
+    assert hang(stage, tmp_path / "dumps")["origins"] == [1]
 
 
 def test_contract_two_ranks_that_differ(stage, tmp_path):

@@ -24,6 +24,9 @@ class HungJob:
         self.timed = True  # else nothing is ever "started"
         self.frames = True
         self.only_active = False
+        self.dead = {}  # rank -> the call from which on its device does nothing
+        self.unseen = {}  # rank -> the call from which on it does not see that one is over
+        self.made = {}  # rank -> how many calls its process has made
         self.gloo = False  # as gloo's recorder does it: it follows no states, and knows neither groups nor messages
         self.start_ns = START_NS
 
@@ -57,14 +60,18 @@ class HungJob:
                         open_ranks.append(other)
             return together
 
+        def lives(rank):
+            return at[rank] < self.dead.get(rank, len(self.programs[rank]))
+
         def comes_through(rank):
             mine = call(rank)
             if mine is None:
                 return []
             if mine[1] in MESSAGES:
-                return exchange(rank)
+                together = exchange(rank)
+                return together if all(lives(one) for one in together) else []
             members = self.groups[mine[0]][1]
-            same = all(call(member) == mine and self._number(member, at[member]) == self._number(rank, at[rank])
+            same = all(lives(member) and call(member) == mine and self._number(member, at[member]) == self._number(rank, at[rank])
                        and self._type(member, at[member]) == self._type(rank, at[rank]) for member in members)
             return members if same else []
         moved = True
@@ -89,17 +96,19 @@ class HungJob:
         return {rank: self._dump(rank, over[rank], version) for rank in self.programs}
 
     def _entries(self, rank, over):
-        made = self.programs[rank][:over + 1 + self.ahead]
+        made = self.programs[rank][:self.made.get(rank, over + 1 + self.ahead)]
         for index, (group, operation, sizes, *other) in enumerate(made):
             description, members = self.groups[group]
-            state = "completed" if index < over else "started" if index == over and self.timed else "scheduled"
+            runs = self.timed and rank not in self.dead
+            seen = min(over, self.unseen.get(rank, over))
+            state = "completed" if index < seen else "started" if index == over and runs else "scheduled"
             names = [operation]
             if operation in MESSAGES:
                 parts = other[0] if operation == "batch" else [(operation, other[0])]
                 names = [f"{kind} {members.index(rank)}{'->' if kind == 'send' else '<-'}{members.index(peer)}"
                          for kind, peer in parts]
             common = {
-                "pg_id": list(self.groups).index(group), "process_group": (group, description),
+                "pg_id": self._groups_of(rank).index(group), "process_group": (group, description),
                 "collective_seq_id": self._number(rank, index), "p2p_seq_id": index + 1 if operation in MESSAGES else 0,
                 "time_created_ns": self.start_ns + index * 1_000_000_000, "timeout_ms": 600000,
                 "is_p2p": operation in MESSAGES, "retired": state == "completed",
@@ -139,13 +148,25 @@ class HungJob:
             config = {"": {"name": "", "desc": "", "ranks": "[0, 1]"}}
         dump = {"version": version, "pg_config": config, "entries": entries}
         if minor >= 3:
-            dump["pg_status"] = {"0": {"last_enqueued_collective": min(over + 1, len(self.programs[rank])), "last_started_collective": over + 1,
-                                       "last_completed_collective": over}} if self.programs[rank] else {}
+            dump["pg_status"] = self._status(rank, over)
         if minor >= 4:
             dump["nccl_comm_state"] = {"0x7f00": {"initState": "2", "commHash": "0x1a"}}
         if minor >= 8:
             dump["comm_lib_version"] = "2.27.5"
         return dump
+
+    def _groups_of(self, rank):
+        """Processes number the groups that they are in."""
+        return [name for name, (_, members) in self.groups.items() if rank in members]
+
+    def _status(self, rank, over):
+        made = self.programs[rank][:self.made.get(rank, over + 1 + self.ahead)]
+        status = {}
+        for number, group in enumerate(self._groups_of(rank)):
+            last = [sum(call[0] == group and call[1] not in MESSAGES for call in calls) for calls in (made, made[:over + 1], made[:over])]
+            if any(call[0] == group for call in made):
+                status[str(number)] = dict(zip(("last_enqueued_collective", "last_started_collective", "last_completed_collective"), last))
+        return status
 
     def write(self, folder, version="2.4", form="pickle", name="nccl_trace_rank_{rank}", leave_out=()):
         folder.mkdir(exist_ok=True)
