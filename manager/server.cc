@@ -324,11 +324,12 @@ class ManagerServer::Impl {
         [supervision = supervision_](const std::string& waits_for) {
           supervision->SetWaitsFor(waits_for, std::chrono::steady_clock::now());
         },
-        [ledger = ledger_](int code, const std::string& reason) {
+        [ledger = ledger_](const JobEnd& end) {
           SupervisionEvent ended;
           ended.kind = SupervisionEvent::Kind::kEnded;
-          ended.code = code;
-          ended.message = reason;
+          ended.code = end.code;
+          ended.message = end.reason;
+          ended.cause = CauseOfEnd(end.signal);
           ledger->OnEvent(ended);
         });
     route_agreement_service_ = MakeRouteAgreementService(core_->shape());

@@ -112,11 +112,12 @@ void JobMember::Ready() {
   Send(std::move(report));
 }
 
-void JobMember::Ended(int code, const std::string& reason) {
+void JobMember::Ended(int code, const std::string& reason, int signal) {
   if (std::exchange(ended_, true)) return;
   v1::NodeReport report;
   report.mutable_ended()->set_code(code);
   report.mutable_ended()->set_reason(ValidUtf8(reason));
+  report.mutable_ended()->set_signal(signal);
   Send(std::move(report));
 }
 

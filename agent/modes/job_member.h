@@ -55,7 +55,8 @@ class JobMember {
   std::string NodeName(size_t index) const;
 
   void Ready();
-  void Ended(int code, const std::string& reason);  // the first call counts
+  // The first call counts. `signal`: that this process was sent, and ends because of; 0: none.
+  void Ended(int code, const std::string& reason, int signal = 0);
   void Mpirun(uint32_t number, bool ended, int code);
   void Send(v1::NodeReport report);
 

@@ -91,7 +91,7 @@ process::SignalWatch::IfAlone NodeEnd::OnSignal(int signal) {
   if (ending()) return nullptr;  // another node's signal was faster
   if (parts_->daemons) parts_->daemons->EndBy(std::chrono::steady_clock::now() + kAllAfterSignal);
   first_signal_ = 0;
-  EndWith(128 + signal, absl::StrCat(process::SignalName(signal), ": the job is ended"));
+  EndWith(128 + signal, absl::StrCat(process::SignalName(signal), ": the job is ended"), signal);
   return [this] {
     first_signal_ = SIGTERM;
     if (phase_ != Phase::kEnding) return;
@@ -111,7 +111,7 @@ void NodeEnd::NoPatience(int signal) {
 // ---- The job's end
 
 // First what runs for other nodes, or what CMD does not end; then the processes of this node.
-void NodeEnd::EndWith(int code, std::string line) {
+void NodeEnd::EndWith(int code, std::string line, int signal) {
   if (ending()) return;
   phase_ = Phase::kEnding;
   exit_code_ = code;
@@ -119,7 +119,7 @@ void NodeEnd::EndWith(int code, std::string line) {
   if (parts_->daemons) parts_->daemons->ExpectEnd();
   CancelTimers();
   stop_starting_();
-  if (parts_->member) parts_->member->Ended(code, last_line_);
+  if (parts_->member) parts_->member->Ended(code, last_line_, signal);
   if (parts_->mpi) parts_->mpi->StopWaiting();
   if (parts_->mpi && parts_->mpi->EndRemote([this] { StopAll(); })) {
     parts_->group->Signal(first_signal_);

@@ -37,7 +37,8 @@ class NodeEnd {
   // This node's part is over. The job's code may be another node's.
   void NodeEnded(int code, const std::string& reason);
   // The job is over: ends what still runs here, prints `line`, and exits with `code`.
-  void EndWith(int code, std::string line);
+  // `signal`: that this process was sent, and ends because of; 0: none.
+  void EndWith(int code, std::string line, int signal = 0);
 
   // What happens to the node.
   void OnCommandExit(const process::WorkerExit& exit);

@@ -6,6 +6,18 @@
 
 namespace taskd::run {
 
+// Why a round or the job ends, for programs to decide by. The texts that go with it are for people.
+enum class StopCause : uint8_t {
+  kNone,         // the job has succeeded
+  kRankExit,     // a rank failed
+  kNodeLost,     // a node's launcher was lost
+  kTerminated,   // a launcher was sent a signal that ends it, other than SIGINT
+  kInterrupted,  // a launcher was sent SIGINT
+  kNodeJoined,   // a node joins a job that may have more of them
+  kOrdered,      // somebody asked for it: the manager, or the action on a hang
+  kTimedOut,     // nodes did not join, or did not stop, in time
+};
+
 struct LauncherEvent {
   enum class Kind : uint8_t {
     kStarted,     // one rank
@@ -24,6 +36,7 @@ struct LauncherEvent {
   std::string reason;   // for people
   int64_t time_ns = 0;  // CLOCK_REALTIME
   int world_size = 0;   // of kStarted: how many ranks the round has; known where the rendezvous is, 0 elsewhere
+  StopCause cause = StopCause::kNone;  // of kRestarting and kEnded
 };
 
 }  // namespace taskd::run

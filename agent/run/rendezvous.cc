@@ -163,7 +163,7 @@ void Rendezvous::On(uint64_t peer, const JoinMessage& message) {
       succeeded |= each.node->state == State::kSucceeded;
     }
     if (in_round < options_.max_nodes && !succeeded) {
-      BeginStop(fmt::format("a node joins ({})", message.info.host), /*costs_restart=*/false);
+      BeginStop(StopCause::kNodeJoined, fmt::format("a node joins ({})", message.info.host), /*costs_restart=*/false);
     }
   }
   StartIfComplete();
@@ -309,7 +309,7 @@ void Rendezvous::EndIfAllSucceeded() {
   for (const auto& [peer, connection] : connections_) {
     if (connection.node && connection.node->state == State::kRunning) return;
   }
-  End(0, "");
+  End(0, StopCause::kNone, "");
 }
 
 void Rendezvous::On(uint64_t peer, const FailedMessage& message) {
@@ -365,9 +365,9 @@ void Rendezvous::SettleIfDone() {
     const std::string where = options_.tasks ? first.host : fmt::format("node {} ({})", first.group_rank, first.host);
     std::string reason = fmt::format("rank {} on {} {}", first.exit.rank, where, what);
     if (restart_count_ < options_.max_restarts) {
-      BeginStop(reason, /*costs_restart=*/true);
+      BeginStop(StopCause::kRankExit, reason, /*costs_restart=*/true);
     } else {
-      End(first.exit.code, reason);
+      End(first.exit.code, StopCause::kRankExit, reason);
     }
     return;
   }
@@ -375,14 +375,14 @@ void Rendezvous::SettleIfDone() {
   // What failed on other nodes failed because of the loss.
   std::string reason = fmt::format("{} {} lost: {}", List(lost_), lost_.size() == 1 ? "was" : "were", why_lost_);
   if (elastic()) {
-    BeginStop(reason, /*costs_restart=*/false);
+    BeginStop(StopCause::kNodeLost, reason, /*costs_restart=*/false);
   } else if (restart_count_ < options_.max_restarts) {
-    BeginStop(reason, /*costs_restart=*/true);
+    BeginStop(StopCause::kNodeLost, reason, /*costs_restart=*/true);
   } else {
     const std::set<int> lost(lost_group_ranks_.begin(), lost_group_ranks_.end());
     auto before = std::find_if(failures_.begin(), failures_.end(),
                                [&](const RankFailure& failure) { return lost.count(failure.group_rank) > 0; });
-    End(before == failures_.end() ? 1 : before->exit.code, reason);
+    End(before == failures_.end() ? 1 : before->exit.code, StopCause::kNodeLost, reason);
   }
 }
 
@@ -436,15 +436,16 @@ void Rendezvous::On(uint64_t peer, const LeaveMessage& message) {
   Node& node = *connections_[peer].node;
   if (phase_ == Phase::kEnded || node.leaving) return;
   const std::string reason = fmt::format("{} left: {}", NodeName(node), process::SignalName(message.signal));
+  const StopCause cause = message.signal == SIGINT ? StopCause::kInterrupted : StopCause::kTerminated;
   if (!elastic() || node.info.hosts_store) {
-    End(128 + message.signal, reason);
+    End(128 + message.signal, cause, reason);
     return;
   }
   node.leaving = true;
   const bool in_round = node.state != State::kWaiting;
   if (in_round && (phase_ == Phase::kRunning || phase_ == Phase::kSettling)) {
     // What it still runs is waited for: it must not write into the next round's store.
-    BeginStop(reason, /*costs_restart=*/false);
+    BeginStop(cause, reason, /*costs_restart=*/false);
   } else {
     StartIfComplete();
   }
@@ -454,9 +455,9 @@ Rendezvous::Outputs Rendezvous::Restart(const std::string& reason, int64_t now_n
   now_ns_ = clock_.Look(now_ns);
   if (phase_ == Phase::kRunning || phase_ == Phase::kSettling) {
     if (restart_count_ < options_.max_restarts) {
-      BeginStop(reason, /*costs_restart=*/true);
+      BeginStop(StopCause::kOrdered, reason, /*costs_restart=*/true);
     } else {
-      End(1, reason);
+      End(1, StopCause::kOrdered, reason);
     }
   }
   return TakeOutputs();
@@ -464,19 +465,19 @@ Rendezvous::Outputs Rendezvous::Restart(const std::string& reason, int64_t now_n
 
 Rendezvous::Outputs Rendezvous::EndJob(const std::string& reason, int64_t now_ns) {
   now_ns_ = clock_.Look(now_ns);
-  if (phase_ != Phase::kEnded) End(1, reason);
+  if (phase_ != Phase::kEnded) End(1, StopCause::kOrdered, reason);
   return TakeOutputs();
 }
 
 // ---- Stopping
 
-void Rendezvous::BeginStop(const std::string& reason, bool costs_restart) {
+void Rendezvous::BeginStop(StopCause cause, const std::string& reason, bool costs_restart) {
   if (costs_restart) ++restart_count_;
   last_stop_ = reason;
   phase_ = Phase::kStopping;
   stop_deadline_ns_ = now_ns_ + options_.stop_timeout_ns;
   for (const auto& [peer, connection] : connections_) {
-    if (connection.node && connection.node->state != State::kWaiting) Send(peer, StopMessage{round_, reason});
+    if (connection.node && connection.node->state != State::kWaiting) Send(peer, StopMessage{round_, reason, cause});
   }
   GatherIfStopped();
 }
@@ -523,11 +524,13 @@ Rendezvous::Outputs Rendezvous::Tick(int64_t now_ns) {
     for (const auto& [peer, connection] : connections_) {
       if (connection.node && connection.node->state != State::kWaiting) names.push_back(NodeName(*connection.node));
     }
-    End(1, fmt::format("{} did not stop within {}", List(names), Seconds(options_.stop_timeout_ns)));
+    End(1, StopCause::kTimedOut,
+        fmt::format("{} did not stop within {}", List(names), Seconds(options_.stop_timeout_ns)));
   }
   if (phase_ == Phase::kGathering && now_ns_ >= gather_deadline_ns_) {
-    End(1, fmt::format("rendezvous timed out after {}: {}{}", Seconds(options_.join_timeout_ns), WaitingText(),
-                       last_stop_.empty() ? "" : "; before, " + last_stop_));
+    End(1, StopCause::kTimedOut,
+        fmt::format("rendezvous timed out after {}: {}{}", Seconds(options_.join_timeout_ns), WaitingText(),
+                    last_stop_.empty() ? "" : "; before, " + last_stop_));
   }
   if (now_ns_ >= next_waiting_ns_) {
     next_waiting_ns_ = now_ns_ + kWaitingIntervalNs;
@@ -606,10 +609,10 @@ std::string Rendezvous::WaitingText() const {
 
 void Rendezvous::SendWaiting(uint64_t peer) { Send(peer, WaitingMessage{WaitingText()}); }
 
-void Rendezvous::End(int exit_code, const std::string& reason) {
+void Rendezvous::End(int exit_code, StopCause cause, const std::string& reason) {
   phase_ = Phase::kEnded;
   hurry_since_ns_ = now_ns_;
-  end_ = EndMessage{exit_code, failures_, reason};
+  end_ = EndMessage{exit_code, failures_, reason, cause};
   if (exit_code == 0) end_.failures.clear();
   for (const auto& [peer, connection] : connections_) {
     if (connection.node) Send(peer, end_);

@@ -136,7 +136,7 @@ class Rendezvous {
   void Drop(uint64_t peer, const std::string& why);
   void BeginSettling();
   void SettleIfDone();
-  void BeginStop(const std::string& reason, bool costs_restart);
+  void BeginStop(StopCause cause, const std::string& reason, bool costs_restart);
   void GatherIfStopped();
   void StartIfComplete();
   void Start(const std::vector<Member>& chosen);
@@ -144,7 +144,7 @@ class Rendezvous {
   Assignment OfRound(const std::vector<Member>& order) const;
   std::string TierAbove(const std::vector<Member>& order, int group_rank) const;
   void EndIfAllSucceeded();
-  void End(int exit_code, const std::string& reason);
+  void End(int exit_code, StopCause cause, const std::string& reason);
   std::vector<Member> Candidates();
   std::set<int> PresentRanks(int* count) const;
   std::string WaitingText() const;

@@ -151,6 +151,36 @@ json ToJson(const SucceededMessage& message) { return {{"type", "succeeded"}, {"
 json ToJson(const StoppedMessage& message) { return {{"type", "stopped"}, {"round", message.round}}; }
 json ToJson(const LeaveMessage& message) { return {{"type", "leave"}, {"signal", message.signal}}; }
 
+struct CauseName {
+  StopCause cause;
+  const char* name;
+};
+constexpr CauseName kCauseNames[] = {
+    {StopCause::kNone, "none"},
+    {StopCause::kRankExit, "rank_exit"},
+    {StopCause::kNodeLost, "node_lost"},
+    {StopCause::kTerminated, "terminated"},
+    {StopCause::kInterrupted, "interrupted"},
+    {StopCause::kNodeJoined, "node_joined"},
+    {StopCause::kOrdered, "ordered"},
+    {StopCause::kTimedOut, "timed_out"},
+};
+
+const char* NameOf(StopCause cause) {
+  return std::find_if(std::begin(kCauseNames), std::end(kCauseNames),
+                      [&](const CauseName& one) { return one.cause == cause; })
+      ->name;
+}
+
+StopCause ReadCause(Reader& reader) {
+  const std::string name = reader.Text("cause", kMaxFieldBytes);
+  const auto* named = std::find_if(std::begin(kCauseNames), std::end(kCauseNames),
+                                   [&](const CauseName& one) { return one.name == name; });
+  if (named != std::end(kCauseNames)) return named->cause;
+  reader.Fail("'cause' is not the name of one");
+  return StopCause::kNone;
+}
+
 struct EventName {
   LauncherEvent::Kind kind;
   const char* name;
@@ -164,9 +194,9 @@ json ToJson(const EventMessage& message) {
   const LauncherEvent& event = message.event;
   const auto* named = std::find_if(std::begin(kEventNames), std::end(kEventNames),
                                    [&](const EventName& one) { return one.kind == event.kind; });
-  return {{"type", "event"},        {"event", named->name},    {"round", event.round}, {"rank", event.rank},
-          {"node", event.node},     {"pid", event.pid},        {"code", event.code},   {"signal", event.signal},
-          {"reason", event.reason}, {"time_ns", event.time_ns}};
+  return {{"type", "event"},        {"event", named->name},     {"round", event.round},        {"rank", event.rank},
+          {"node", event.node},     {"pid", event.pid},         {"code", event.code},          {"signal", event.signal},
+          {"reason", event.reason}, {"time_ns", event.time_ns}, {"cause", NameOf(event.cause)}};
 }
 
 EventMessage ReadEvent(Reader& reader) {
@@ -186,6 +216,7 @@ EventMessage ReadEvent(Reader& reader) {
   event.code = reader.Int("code", 0, kMaxCount);
   event.signal = reader.Int("signal", 0, kMaxSignal);
   event.reason = reader.Text("reason", kMaxTextBytes);
+  event.cause = ReadCause(reader);
   event.time_ns = reader.Number("time_ns", 0, std::numeric_limits<int64_t>::max());
   return {std::move(event)};
 }
@@ -241,7 +272,7 @@ StartMessage ReadStart(Reader& reader) {
 }
 
 json ToJson(const StopMessage& message) {
-  return {{"type", "stop"}, {"round", message.round}, {"reason", message.reason}};
+  return {{"type", "stop"}, {"round", message.round}, {"reason", message.reason}, {"cause", NameOf(message.cause)}};
 }
 
 json ToJson(const EndMessage& message) {
@@ -252,14 +283,18 @@ json ToJson(const EndMessage& message) {
                         {"group_rank", failure.group_rank},
                         {"log_folder", failure.log_folder}});
   }
-  return {
-      {"type", "end"}, {"exit_code", message.exit_code}, {"failures", std::move(failures)}, {"reason", message.reason}};
+  return {{"type", "end"},
+          {"exit_code", message.exit_code},
+          {"failures", std::move(failures)},
+          {"reason", message.reason},
+          {"cause", NameOf(message.cause)}};
 }
 
 EndMessage ReadEnd(Reader& reader) {
   EndMessage message;
   message.exit_code = reader.Int("exit_code", 0, 255);
   message.reason = reader.Text("reason", kMaxTextBytes);
+  message.cause = ReadCause(reader);
   for (const json& each : reader.Array("failures", kMaxFailures)) {
     if (!each.is_object()) {
       reader.Fail("'failures' holds something that is not an object");
@@ -316,7 +351,8 @@ NodeMessage ReadNodeMessage(const std::string& type, Reader& reader) {
 RootMessage ReadRootMessage(const std::string& type, Reader& reader) {
   if (type == "waiting") return WaitingMessage{reader.Text("text", kMaxTextBytes)};
   if (type == "start") return ReadStart(reader);
-  if (type == "stop") return StopMessage{reader.Int("round", 0, kMaxCount), reader.Text("reason", kMaxTextBytes)};
+  if (type == "stop")
+    return StopMessage{reader.Int("round", 0, kMaxCount), reader.Text("reason", kMaxTextBytes), ReadCause(reader)};
   if (type == "end") return ReadEnd(reader);
   // A launcher of a version without the latter has to be able to say that it is one.
   if (type == "refused") return RefusedMessage{reader.Text("text", kMaxTextBytes), reader.OptionalBool("another_job")};

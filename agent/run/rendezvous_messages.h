@@ -93,12 +93,14 @@ struct StartMessage {
 };
 struct StopMessage {
   int round = 0;
-  std::string reason;
+  std::string reason;  // a line for people
+  StopCause cause = StopCause::kNone;
 };
 struct EndMessage {
   int exit_code = 0;
   std::vector<RankFailure> failures;  // the first one first; at most kMaxFailures
   std::string reason;                 // a line for people; empty: all ranks succeeded
+  StopCause cause = StopCause::kNone;
 };
 struct RefusedMessage {
   std::string text;

@@ -53,8 +53,10 @@ TEST(RendezvousMessagesTest, NodeMessagesComeBack) {
 TEST(RendezvousMessagesTest, EventsComeBack) {
   const LauncherEvent event{LauncherEvent::Kind::kExited, 2, 3, 1, 77, 137, 9, "killed", 5};
   const std::string body = Encode(NodeMessage(EventMessage{event}));
-  EXPECT_EQ(body, R"({"code":137,"event":"exited","node":1,"pid":77,"rank":3,"reason":"killed","round":2,"signal":9,)"
-                  R"("time_ns":5,"type":"event"})");
+  EXPECT_EQ(
+      body,
+      R"({"cause":"none","code":137,"event":"exited","node":1,"pid":77,"rank":3,"reason":"killed","round":2,"signal":9,)"
+      R"("time_ns":5,"type":"event"})");
   const auto message = DecodeNodeMessage(body);
   ASSERT_TRUE(message.ok()) << message.status();
   const LauncherEvent& back = std::get<EventMessage>(*message).event;
@@ -100,14 +102,20 @@ TEST(RendezvousMessagesTest, RootMessagesComeBack) {
   EXPECT_EQ(back.manager, "a:1");
   EXPECT_THAT(back.hosts, ElementsAre("h0", "h1"));
 
-  EndMessage end{139, {{Exit(), "host", 1, "/logs"}}, "why"};
+  EndMessage end{139, {{Exit(), "host", 1, "/logs"}}, "why", StopCause::kTerminated};
   auto ended = DecodeRootMessage(Encode(RootMessage(end)));
   ASSERT_TRUE(ended.ok()) << ended.status();
   EXPECT_EQ(std::get<EndMessage>(*ended).failures[0].exit.rank, 9);
   EXPECT_EQ(std::get<EndMessage>(*ended).failures[0].log_folder, "/logs");
   EXPECT_EQ(std::get<EndMessage>(*ended).reason, "why");
+  EXPECT_EQ(std::get<EndMessage>(*ended).cause, StopCause::kTerminated);
 
-  EXPECT_EQ(std::get<StopMessage>(*DecodeRootMessage(Encode(RootMessage(StopMessage{1, "r"})))).reason, "r");
+  for (int cause = 0; cause <= static_cast<int>(StopCause::kTimedOut); ++cause) {
+    const StopMessage stop = {1, "r", static_cast<StopCause>(cause)};
+    const auto stopped = std::get<StopMessage>(*DecodeRootMessage(Encode(RootMessage(stop))));
+    EXPECT_EQ(std::tuple(stopped.reason, stopped.cause), std::tuple("r", stop.cause));
+  }
+  EXPECT_FALSE(DecodeRootMessage(R"({"type":"stop","round":1,"reason":"r","cause":"of its own"})").ok());
   EXPECT_EQ(std::get<WaitingMessage>(*DecodeRootMessage(Encode(RootMessage(WaitingMessage{"w"})))).text, "w");
   EXPECT_EQ(std::get<RefusedMessage>(*DecodeRootMessage(Encode(RootMessage(RefusedMessage{"w"})))).text, "w");
   EXPECT_EQ(std::get<CollectMessage>(*DecodeRootMessage(Encode(RootMessage(CollectMessage{4})))).id, 4);
@@ -150,8 +158,8 @@ TEST(RendezvousMessagesTest, HostileInputIsAnError) {
     ASSERT_FALSE(message.ok()) << body.substr(0, 80);
     EXPECT_THAT(std::string(message.status().message()), HasSubstr(words));
   }
-  EXPECT_FALSE(DecodeRootMessage(R"({"type":"end","exit_code":0,"reason":"","failures":[3]})").ok());
-  EXPECT_FALSE(DecodeRootMessage(R"({"type":"end","exit_code":256,"reason":"","failures":[]})").ok());
+  EXPECT_FALSE(DecodeRootMessage(R"({"type":"end","exit_code":0,"reason":"","cause":"none","failures":[3]})").ok());
+  EXPECT_FALSE(DecodeRootMessage(R"({"type":"end","exit_code":256,"reason":"","cause":"none","failures":[]})").ok());
   EXPECT_FALSE(DecodeRootMessage(R"({"type":"join"})").ok());
 }
 

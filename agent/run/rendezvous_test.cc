@@ -602,6 +602,39 @@ TEST(RendezvousTest, LeavingAStaticJobEndsItForAll) {
   ASSERT_TRUE(end);
   EXPECT_EQ(end->exit_code, 143);
   EXPECT_THAT(end->reason, HasSubstr("node 1 (host1) left: SIGTERM"));
+  EXPECT_EQ(end->cause, StopCause::kTerminated);
+}
+
+// A launcher of a task calls itself a rank: the cause does not depend on what it is called.
+TEST(RendezvousTest, ATaskThatLeavesSaysWhyAsANodeDoes) {
+  Rendezvous::Options options = Static(2, 3);
+  options.tasks = true;
+  for (const auto& [signal, cause] :
+       {std::pair(SIGTERM, StopCause::kTerminated), std::pair(SIGINT, StopCause::kInterrupted)}) {
+    Job job(options);
+    job.Join(1, 0);
+    job.Join(2, 1);
+    job.Send(2, LeaveMessage{signal});
+    const auto end = job.Last<EndMessage>(1);
+    ASSERT_TRUE(end);
+    EXPECT_THAT(end->reason, HasSubstr("rank 1 (host1) left: SIG"));
+    EXPECT_EQ(end->cause, cause);
+  }
+}
+
+TEST(RendezvousTest, AnEndSaysItsCause) {
+  {
+    Job job(Static(2));
+    job.Join(1, 0);
+    job.Join(2, 1);
+    job.Lose(2);
+    job.Pass(10 * kS);
+    EXPECT_EQ(job.Last<EndMessage>(1)->cause, StopCause::kNodeLost);
+  }
+  Job job(Static(1));
+  job.Join(1, 0);
+  job.Fail(1, 0, 7);
+  EXPECT_EQ(job.Last<EndMessage>(1)->cause, StopCause::kRankExit);
 }
 
 TEST(RendezvousTest, TheStoresNodeCannotLeaveAnElasticJob) {

@@ -311,22 +311,23 @@ void StoreHost::DoOne(const Rendezvous::Output& output) {
       last_restart_count_ = start->assignment.restart_count;
     }
   } else if (const auto* stop = std::get_if<StopMessage>(&*output.message); stop != nullptr) {
-    if (stop->round > reported_stop_) Report(LauncherEvent::Kind::kRestarting, 0, stop->reason);
+    if (stop->round > reported_stop_) Report(LauncherEvent::Kind::kRestarting, 0, stop->cause, stop->reason);
     reported_stop_ = stop->round;
   } else if (const auto* end = std::get_if<EndMessage>(&*output.message); end != nullptr && !reported_end_) {
     reported_end_ = true;
-    Report(LauncherEvent::Kind::kEnded, end->exit_code, end->reason);
+    Report(LauncherEvent::Kind::kEnded, end->exit_code, end->cause, end->reason);
   }
   Send(output.peer, Encode(*output.message));
 }
 
-void StoreHost::Report(LauncherEvent::Kind kind, int code, const std::string& reason) {
+void StoreHost::Report(LauncherEvent::Kind kind, int code, StopCause cause, const std::string& reason) {
   if (!callbacks_.on_event) return;
   LauncherEvent event;
   event.kind = kind;
   event.round = std::max(rendezvous_->round(), 0);
   event.code = code;
   event.reason = reason;
+  event.cause = cause;
   event.time_ns = RealtimeNs();
   callbacks_.on_event(event);
 }

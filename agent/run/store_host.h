@@ -95,7 +95,7 @@ class StoreHost {
   void Gone(uint64_t peer);
   void SetTimer();
   void ReportWaiting();
-  void Report(LauncherEvent::Kind kind, int code, const std::string& reason);
+  void Report(LauncherEvent::Kind kind, int code, StopCause cause, const std::string& reason);
 
   const uint64_t memory_limit_bytes_;
   EventLoop loop_;

@@ -47,6 +47,28 @@ v1::SupervisionEvent::Kind ToProto(LauncherEvent::Kind kind) {
   return v1::SupervisionEvent::UNKNOWN;
 }
 
+v1::SupervisionEvent::Cause ToProto(StopCause cause) {
+  switch (cause) {
+    case StopCause::kNone:
+      break;
+    case StopCause::kRankExit:
+      return v1::SupervisionEvent::RANK_EXIT;
+    case StopCause::kNodeLost:
+      return v1::SupervisionEvent::NODE_LOST;
+    case StopCause::kTerminated:
+      return v1::SupervisionEvent::TERMINATED;
+    case StopCause::kInterrupted:
+      return v1::SupervisionEvent::INTERRUPTED;
+    case StopCause::kNodeJoined:
+      return v1::SupervisionEvent::NODE_JOINED;
+    case StopCause::kOrdered:
+      return v1::SupervisionEvent::ORDERED;
+    case StopCause::kTimedOut:
+      return v1::SupervisionEvent::TIMED_OUT;
+  }
+  return v1::SupervisionEvent::CAUSE_UNKNOWN;
+}
+
 }  // namespace
 
 v1::SupervisionEvent ToSupervisionEvent(const LauncherEvent& event) {
@@ -61,6 +83,7 @@ v1::SupervisionEvent ToSupervisionEvent(const LauncherEvent& event) {
   result.set_world_size(event.world_size);
   result.set_time_ns(event.time_ns);
   result.set_message(event.reason);
+  result.set_cause(ToProto(event.cause));
   return result;
 }
 

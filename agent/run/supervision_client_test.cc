@@ -204,6 +204,9 @@ TEST(ToSupervisionEventTest, Kinds) {
   EXPECT_EQ(ToSupervisionEvent(event).kind(), v1::SupervisionEvent::RESTARTING);
   event.kind = LauncherEvent::Kind::kEnded;
   EXPECT_EQ(ToSupervisionEvent(event).kind(), v1::SupervisionEvent::ENDED);
+  EXPECT_EQ(ToSupervisionEvent(event).cause(), v1::SupervisionEvent::CAUSE_UNKNOWN);
+  event.cause = StopCause::kTimedOut;
+  EXPECT_EQ(ToSupervisionEvent(event).cause(), v1::SupervisionEvent::TIMED_OUT);
   // About the job.
   EXPECT_EQ(ToSupervisionEvent(event).rank(), -1);
   EXPECT_EQ(ToSupervisionEvent(event).node(), -1);

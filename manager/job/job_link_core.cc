@@ -203,9 +203,10 @@ void JobLinkCore::TakeEnded(Node& node, JobEnd end) {
   std::string text = absl::StrCat(NodeText(node.info), " ended with code ", end.code);
   if (!end.reason.empty()) absl::StrAppend(&text, ": ", end.reason);
   const int code = end.code < 0 || end.code > 255 ? 1 : end.code;
+  const int signal = end.signal;
   end.reason = CutLine(std::move(end.reason));
   attempt_->SetEnded(node, std::move(end));
-  if (code != 0) End({code, std::move(text)});
+  if (code != 0) End({code, std::move(text), signal});
 }
 
 JobOutputs JobLinkCore::Mpirun(uint64_t peer, const JobMpirunCall& call, int64_t now_ns) {

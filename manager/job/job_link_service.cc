@@ -27,7 +27,7 @@ constexpr int kMaxInputBytes = 64 * 1024;
 // A caller whose input the node does not take is not read from, long before it is too much.
 constexpr size_t kMaxQueuedInputBytes = size_t{1} << 20;
 
-JobEnd ReadEnd(const v1::NodeEnded& message) { return {message.code(), message.reason()}; }
+JobEnd ReadEnd(const v1::NodeEnded& message) { return {message.code(), message.reason(), message.signal()}; }
 
 JobJoin ReadJoin(const v1::JoinJob& message) {
   JobJoin join;
@@ -152,19 +152,19 @@ class JobLinkHub : public StreamHub<JobLinkCore, JobMessage> {
 // Tells of what has changed of a job.
 class Listener {
  public:
-  Listener(std::function<void(const std::string&)> on_waiting, std::function<void(int, const std::string&)> on_end)
+  Listener(std::function<void(const std::string&)> on_waiting, std::function<void(const JobEnd&)> on_end)
       : on_waiting_(std::move(on_waiting)), on_end_(std::move(on_end)) {}
 
   void operator()(JobLinkCore& core) {
     if (std::string waits_for = core.WaitsFor(); waits_for != waits_for_)
       on_waiting_(waits_for_ = std::move(waits_for));
     const JobEnd* end = core.end();
-    if (!std::exchange(ended_, end != nullptr) && end != nullptr) on_end_(end->code, end->reason);
+    if (!std::exchange(ended_, end != nullptr) && end != nullptr) on_end_(*end);
   }
 
  private:
   std::function<void(const std::string&)> on_waiting_;
-  std::function<void(int, const std::string&)> on_end_;
+  std::function<void(const JobEnd&)> on_end_;
   std::string waits_for_;  // as told last
   bool ended_ = false;     // the same
 };
@@ -417,7 +417,7 @@ class JobLinkCallbackService final : public v1::JobLink::CallbackService {
 
 JobLinkService MakeJobLinkService(const JobShape& shape, bool hosted, bool remote,
                                   std::function<void(const std::string&)> on_waiting,
-                                  std::function<void(int, const std::string&)> on_end) {
+                                  std::function<void(const JobEnd&)> on_end) {
   auto hub =
       std::make_shared<JobLinkHub>(Listener(std::move(on_waiting), std::move(on_end)), JobLinkCore::Options{hosted});
   return {std::make_unique<JobLinkCallbackService>(hub, shape, remote), [hub] { hub->Close(); }};

@@ -7,6 +7,7 @@
 #include <memory>
 #include <string>
 
+#include "manager/job/job_messages.h"
 #include "manager/switch/core.h"
 
 namespace grpc {
@@ -26,6 +27,6 @@ struct JobLinkService {
 // for a secret.
 JobLinkService MakeJobLinkService(const JobShape& shape, bool hosted, bool remote,
                                   std::function<void(const std::string&)> on_waiting,
-                                  std::function<void(int code, const std::string& reason)> on_end);
+                                  std::function<void(const JobEnd&)> on_end);
 
 }  // namespace taskd::manager

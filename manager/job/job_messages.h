@@ -30,8 +30,9 @@ struct JobLimits {
 
 // taskd.v1.NodeEnded and JobEnd.
 struct JobEnd {
-  int code = 0;  // 0..255
-  std::string reason;
+  int code = 0;        // 0..255
+  std::string reason;  // for people
+  int signal = 0;      // that a `taskd run` was sent, and ends because of; 0: none
 };
 
 // taskd.v1.JoinJob.

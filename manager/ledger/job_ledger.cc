@@ -1,5 +1,6 @@
 #include "manager/ledger/job_ledger.h"
 
+#include <signal.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -7,7 +8,6 @@
 #include <utility>
 #include <vector>
 
-#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "common/log.h"
 #include "common/realtime.h"
@@ -40,26 +40,37 @@ int64_t SilentNs(const ledger::Writer& writer) {
   return std::max<int64_t>(0, same_boot ? SteadyNs() - writer.steady_ns : RealtimeNs() - writer.unix_ns);
 }
 
-// A launcher of a node was sent a signal that ends it: "node 1 (b) left: SIGTERM".
-bool HasLeft(const std::string& reason) {
-  return absl::StartsWith(reason, "node ") && absl::StrContains(reason, " left: ");
-}
-
 ledger::Writer ThisWriter() { return {BootId(), SteadyNs(), RealtimeNs(), getppid()}; }
 
 }  // namespace
 
-ledger::IncidentKind KindOfNext(const std::string& reason) {
-  if (!HasLeft(reason)) return ledger::IncidentKind::kRequeue;
-  // Schedulers do not send SIGINT; whoever sits before it does.
-  return absl::EndsWith(reason, "SIGINT") ? ledger::IncidentKind::kOrdered : ledger::IncidentKind::kEviction;
+ledger::IncidentKind KindOfNext(SupervisionEvent::Cause cause) {
+  switch (cause) {
+    case SupervisionEvent::Cause::kTerminated:
+      return ledger::IncidentKind::kEviction;
+    case SupervisionEvent::Cause::kInterrupted:  // schedulers do not send SIGINT, people do
+      return ledger::IncidentKind::kOrdered;
+    default:
+      return ledger::IncidentKind::kRequeue;
+  }
 }
 
-ledger::IncidentKind KindOfRestart(const std::string& reason) {
-  if (absl::StrContains(reason, " lost: ")) return ledger::IncidentKind::kNodeLost;
-  if (HasLeft(reason)) return KindOfNext(reason);
-  if (absl::StartsWith(reason, "rank ")) return ledger::IncidentKind::kRankExit;
-  return ledger::IncidentKind::kOrdered;
+ledger::IncidentKind KindOfRestart(SupervisionEvent::Cause cause) {
+  switch (cause) {
+    case SupervisionEvent::Cause::kRankExit:
+      return ledger::IncidentKind::kRankExit;
+    case SupervisionEvent::Cause::kNodeLost:
+      return ledger::IncidentKind::kNodeLost;
+    case SupervisionEvent::Cause::kTerminated:
+      return ledger::IncidentKind::kEviction;
+    default:
+      return ledger::IncidentKind::kOrdered;
+  }
+}
+
+SupervisionEvent::Cause CauseOfEnd(int signal) {
+  if (signal == 0) return SupervisionEvent::Cause::kUnknown;
+  return signal == SIGINT ? SupervisionEvent::Cause::kInterrupted : SupervisionEvent::Cause::kTerminated;
 }
 
 JobLedger::JobLedger(const Options& options, const std::string& kept)
@@ -138,10 +149,10 @@ void JobLedger::OnEvent(const SupervisionEvent& event) {
       break;
     }
     case Kind::kRestarting:
-      ledger_.Restarting(KindOfRestart(event.message), event.message, at_ns, now_ns);
+      ledger_.Restarting(KindOfRestart(event.cause), event.message, at_ns, now_ns);
       break;
     case Kind::kEnded:
-      ledger_.Ended(event.code, event.message, at_ns, now_ns, KindOfNext(event.message));
+      ledger_.Ended(event.code, event.message, at_ns, now_ns, KindOfNext(event.cause));
       break;
     case Kind::kHang:
       ledger_.Hang(0, event.rank >= 0 ? std::vector<int>{event.rank} : std::vector<int>{}, event.message, now_ns);

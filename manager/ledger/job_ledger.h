@@ -97,9 +97,11 @@ class JobLedger final : public ChangeSink {
   bool save_failed_ = false;
 };
 
-// What kind of incident a launcher's reason for a restart is (agent/run/rendezvous.cc). And what kind another attempt
-// is, after an end for that reason.
-ledger::IncidentKind KindOfRestart(const std::string& reason);
-ledger::IncidentKind KindOfNext(const std::string& reason);
+// The kind of the incident that a restart for this cause is, and of the one that another attempt is which follows an end
+// for this cause.
+ledger::IncidentKind KindOfRestart(SupervisionEvent::Cause cause);
+ledger::IncidentKind KindOfNext(SupervisionEvent::Cause cause);
+// Of a job that ends because a launcher was sent this signal; 0: none was sent.
+SupervisionEvent::Cause CauseOfEnd(int signal);
 
 }  // namespace taskd::manager

@@ -1,5 +1,7 @@
 #include "manager/ledger/job_ledger.h"
 
+#include <signal.h>
+
 #include <thread>
 
 #include "common/realtime.h"
@@ -45,17 +47,36 @@ bool Await(const JobLedger& ledger, Category category) {
   return taskd::testing::WaitUntil([&] { return taskd::ledger::At(ledger.report()->seconds(), category) > 0; });
 }
 
-TEST(JobLedgerTest, WhatALauncherReasonsIs) {
-  EXPECT_EQ(KindOfRestart("node 1 (b) was lost: its connection ended"), IncidentKind::kNodeLost);
-  EXPECT_EQ(KindOfRestart("nodes 1, 2 were lost: silent for 60 s"), IncidentKind::kNodeLost);
-  EXPECT_EQ(KindOfRestart("rank 3 on node 1 (b) was killed by SIGKILL"), IncidentKind::kRankExit);
-  EXPECT_EQ(KindOfRestart("node 1 (b) left: SIGTERM"), IncidentKind::kEviction);
-  EXPECT_EQ(KindOfRestart("node 1 (b) left: SIGINT"), IncidentKind::kOrdered);
-  EXPECT_EQ(KindOfNext("node 0 (a) left: SIGTERM"), IncidentKind::kEviction);
-  EXPECT_EQ(KindOfNext("node 0 (a) left: SIGINT"), IncidentKind::kOrdered);
-  EXPECT_EQ(KindOfNext("rank 3 on node 1 (b) was killed by SIGKILL"), IncidentKind::kRequeue);
-  EXPECT_EQ(KindOfRestart("a node joins (c)"), IncidentKind::kOrdered);
-  EXPECT_EQ(KindOfRestart("the manager asks for it (RESTART)"), IncidentKind::kOrdered);
+TEST(JobLedgerTest, CausesDecideTheKindOfAnIncident) {
+  using Cause = SupervisionEvent::Cause;
+  EXPECT_EQ(KindOfRestart(Cause::kNodeLost), IncidentKind::kNodeLost);
+  EXPECT_EQ(KindOfRestart(Cause::kRankExit), IncidentKind::kRankExit);
+  EXPECT_EQ(KindOfRestart(Cause::kTerminated), IncidentKind::kEviction);
+  for (const Cause cause : {Cause::kInterrupted, Cause::kNodeJoined, Cause::kOrdered, Cause::kUnknown}) {
+    EXPECT_EQ(KindOfRestart(cause), IncidentKind::kOrdered);
+  }
+  EXPECT_EQ(KindOfNext(Cause::kTerminated), IncidentKind::kEviction);
+  EXPECT_EQ(KindOfNext(Cause::kInterrupted), IncidentKind::kOrdered);
+  for (const Cause cause : {Cause::kRankExit, Cause::kNodeLost, Cause::kOrdered, Cause::kUnknown}) {
+    EXPECT_EQ(KindOfNext(cause), IncidentKind::kRequeue);
+  }
+  EXPECT_EQ(CauseOfEnd(SIGTERM), Cause::kTerminated);
+  EXPECT_EQ(CauseOfEnd(SIGINT), Cause::kInterrupted);
+  EXPECT_EQ(CauseOfEnd(0), Cause::kUnknown);
+}
+
+// The text of an event decides nothing, whatever words it has.
+TEST(JobLedgerTest, TextsDecideNothing) {
+  for (const char* text : {"rank 1 (host) left: SIGTERM", "node 1 (b) left: SIGINT", "nodes 1, 2 were lost: x", ""}) {
+    JobLedger ledger({"ns/job", "", 2, true, nullptr}, "");
+    ledger.OnEvent(Event(Kind::kStarted));
+    SupervisionEvent restarting = Event(Kind::kRestarting);
+    restarting.message = text;
+    restarting.cause = SupervisionEvent::Cause::kTerminated;
+    ledger.OnEvent(restarting);
+    ASSERT_EQ(ledger.report()->incidents.size(), 1u);
+    EXPECT_EQ(ledger.report()->incidents[0].kind, IncidentKind::kEviction) << text;
+  }
 }
 
 TEST(JobLedgerTest, FollowsTheLifeOfAJob) {
@@ -207,6 +228,7 @@ TEST(JobLedgerTest, WhatWasKeptMayBeKnownLate) {
                                   state = text;
                                   return absl::OkStatus();
                                 }};
+    ended.cause = SupervisionEvent::Cause::kTerminated;
   {
     JobLedger ledger(options, "");
     ledger.OnEvent(Event(Kind::kStarted));

@@ -28,6 +28,7 @@ namespace taskd::manager {
 // taskd.v1.SupervisionEvent.
 struct SupervisionEvent {
   enum class Kind { kUnknown, kStarted, kExited, kRestarting, kEnded, kHang, kResumed, kStacks, kEvidence };
+  enum class Cause { kUnknown, kRankExit, kNodeLost, kTerminated, kInterrupted, kNodeJoined, kOrdered, kTimedOut };
   Kind kind = Kind::kUnknown;
   int round = 0;
   int restart_count = 0;
@@ -37,7 +38,8 @@ struct SupervisionEvent {
   int code = 0;
   int signal = 0;
   int world_size = 0;
-  std::string message;
+  Cause cause = Cause::kUnknown;  // of kRestarting and kEnded
+  std::string message;            // for people
   int64_t time_ns = 0;
   std::shared_ptr<const HangEvidence> evidence;  // of kEvidence
 };

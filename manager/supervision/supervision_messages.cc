@@ -10,6 +10,7 @@
 namespace taskd::manager {
 namespace {
 
+using Cause = SupervisionEvent::Cause;
 using Kind = SupervisionEvent::Kind;
 using State = SupervisionSnapshot::State;
 
@@ -22,6 +23,13 @@ static_assert(static_cast<int>(Kind::kHang) == v1::SupervisionEvent::HANG);
 static_assert(static_cast<int>(Kind::kResumed) == v1::SupervisionEvent::RESUMED);
 static_assert(static_cast<int>(Kind::kStacks) == v1::SupervisionEvent::STACKS);
 static_assert(static_cast<int>(Kind::kEvidence) == v1::SupervisionEvent::EVIDENCE);
+static_assert(static_cast<int>(Cause::kRankExit) == v1::SupervisionEvent::RANK_EXIT);
+static_assert(static_cast<int>(Cause::kNodeLost) == v1::SupervisionEvent::NODE_LOST);
+static_assert(static_cast<int>(Cause::kTerminated) == v1::SupervisionEvent::TERMINATED);
+static_assert(static_cast<int>(Cause::kInterrupted) == v1::SupervisionEvent::INTERRUPTED);
+static_assert(static_cast<int>(Cause::kNodeJoined) == v1::SupervisionEvent::NODE_JOINED);
+static_assert(static_cast<int>(Cause::kOrdered) == v1::SupervisionEvent::ORDERED);
+static_assert(static_cast<int>(Cause::kTimedOut) == v1::SupervisionEvent::TIMED_OUT);
 static_assert(static_cast<int>(State::kRunning) == v1::SupervisionStatus::RUNNING);
 static_assert(static_cast<int>(State::kRestarting) == v1::SupervisionStatus::RESTARTING);
 static_assert(static_cast<int>(State::kHung) == v1::SupervisionStatus::HUNG);
@@ -90,6 +98,7 @@ void FillEvidence(const HangEvidence& evidence, v1::HangEvidence* message) {
 SupervisionEvent ReadEvent(const v1::SupervisionEvent& message) {
   SupervisionEvent event;
   if (v1::SupervisionEvent::Kind_IsValid(message.kind())) event.kind = static_cast<Kind>(message.kind());
+  if (v1::SupervisionEvent::Cause_IsValid(message.cause())) event.cause = static_cast<Cause>(message.cause());
   event.round = message.round();
   event.restart_count = message.restart_count();
   event.rank = message.rank();
@@ -125,6 +134,7 @@ void FillSupervision(const SupervisionSnapshot& snapshot, v1::SupervisionStatus*
     out->set_code(event.code);
     out->set_signal(event.signal);
     out->set_message(event.message);
+    out->set_cause(static_cast<v1::SupervisionEvent::Cause>(event.cause));
     out->set_time_ns(event.time_ns);
   }
 }

@@ -53,7 +53,7 @@ def kill(manager, *messages):
         report(kinds.STARTED)
         for number, message in enumerate(messages):
             report(kinds.EXITED, rank=1, node=0, pid=4711, code=137, signal=9, round=number, restart_count=number)
-            report(kinds.RESTARTING, message=message, round=number, restart_count=number)
+            report(kinds.RESTARTING, message=message, cause=kinds.RANK_EXIT, round=number, restart_count=number)
             report(kinds.STARTED, round=number + 1, restart_count=number + 1)
         report(kinds.ENDED, code=0, round=len(messages), restart_count=len(messages))
 

@@ -70,7 +70,7 @@ def test_what_a_launcher_says_is_in_it(stage, manager, launcher):
     kinds = launcher.messages.SupervisionEvent
     launcher.report(kinds.STARTED)
     launcher.report(kinds.EXITED, rank=3, node=1, pid=4711, code=139, signal=11)
-    launcher.report(kinds.RESTARTING, message="rank 3 on node 1 (b) was killed by SIGSEGV")
+    launcher.report(kinds.RESTARTING, message="rank 3 on node 1 (b) was killed by SIGSEGV", cause=kinds.RANK_EXIT)
     launcher.report(kinds.STARTED, round=1, restart_count=1)
     goodput = goodput_of(stage, manager.address)
     assert [(i["number"], i["kind"], i["ranks"], i["nodes"], i["text"]) for i in goodput["incidents"]] == [
@@ -173,7 +173,7 @@ def shared(stage):
 
 
 KILLED = ("EXITED", {"rank": 3, "node": 1, "code": 137, "signal": 9})
-EVICTED = ("ENDED", {"code": 143, "message": "node 0 (a) left: SIGTERM"})
+EVICTED = ("ENDED", {"code": 143, "message": "node 0 (a) left: SIGTERM", "cause": 3})  # TERMINATED
 
 
 def test_attempts_that_share_a_folder_are_one_ledger(stage, shared):
