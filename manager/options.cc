@@ -8,6 +8,7 @@
 #include "absl/strings/str_cat.h"
 #include "common/address.h"
 #include "common/job_secret.h"
+#include "common/task_name.h"
 #include "common/utf8.h"
 #include "manager/switch/core.h"
 #include "manager/switch/state_db.h"
@@ -40,7 +41,10 @@ absl::Status CheckTaskId(const std::string& task_id) {
 // What a job is called that nobody has named.
 std::string NameOf(const std::string& task_id) {
   char host[HOST_NAME_MAX + 1] = {};
-  if (!task_id.empty()) return absl::StrCat("default/", task_id);
+  if (!task_id.empty()) {
+    std::string name = absl::StrCat("default/", task_id);
+    return CheckJobName(name).ok() ? name : absl::StrCat("default/", PlainFileName(task_id));
+  }
   return absl::StrCat("default/", gethostname(host, sizeof(host) - 1) == 0 ? ValidUtf8(host) : "localhost", "-",
                       getpid());
 }
@@ -82,8 +86,10 @@ absl::StatusOr<ManagerOptions> ResolveManagerOptions(ManagerOptions options) {
                                      CheckRange("--procs-per-node", options.procs_per_node, kMaxRanksPerNode)}) {
     if (!status.ok()) return status;
   }
-  options.is_named = !options.job.empty() || !options.default_job.empty() || !options.task_id.empty();
-  if (options.default_job.empty()) options.default_job = NameOf(options.task_id);
+  // The platform's id names the job, and nothing else: several managers may run under one.
+  options.ledger_task = options.task_id.empty() ? Environment("MINDX_TASK_ID") : options.task_id;
+  options.is_named = !options.job.empty() || !options.default_job.empty() || !options.ledger_task.empty();
+  if (options.default_job.empty()) options.default_job = NameOf(options.ledger_task);
   if (int64_t{options.nodes} * options.procs_per_node > kMaxExpectedRanks) {
     return absl::InvalidArgumentError(absl::StrCat("--nodes: ", options.nodes, " nodes of ", options.procs_per_node,
                                                    " processes are more than ", kMaxExpectedRanks, " ranks"));

@@ -10,9 +10,10 @@ namespace taskd::manager {
 
 struct ManagerOptions {
   std::string job;          // namespace/name; empty: any job name is this job's
-  std::string default_job;  // what people see without it; empty: default/<task id, else HOST-PID>
-  bool is_named = false;    // by --job, --default-job or --task-id; filled in
+  std::string default_job;  // what people see without it; empty: default/<task id, else MINDX_TASK_ID, else HOST-PID>
+  bool is_named = false;    // by --job, --default-job, --task-id or MINDX_TASK_ID; filled in
   std::string task_id;      // what ClusterD and SubscribeDataTraceSwitch call the job
+  std::string ledger_task;  // the task as the ledger knows it: task_id, else MINDX_TASK_ID; filled in
   int nodes = 0;            // 0: not known
   int procs_per_node = 0;   // 0: not known
   std::string listen;       // HOST:PORT; empty: POD_IP:9601, 127.0.0.1:9601 without POD_IP

@@ -70,6 +70,26 @@ TEST(ResolveManagerOptionsTest, EveryJobHasAName) {
   EXPECT_EQ(name("4711", "slurm/train-4711"), "slurm/train-4711");
 }
 
+TEST(ResolveManagerOptionsTest, ThePlatformsIdNamesTheJob) {
+  const auto resolve = [](const std::string& task_id) {
+    ManagerOptions options;
+    options.task_id = task_id;
+    return *ResolveManagerOptions(options);
+  };
+  unsetenv("MINDX_TASK_ID");
+  EXPECT_FALSE(resolve("").is_named);
+  setenv("MINDX_TASK_ID", "0a1b-2c3d", 1);
+  EXPECT_TRUE(resolve("").is_named);
+  EXPECT_EQ(resolve("").default_job, "default/0a1b-2c3d");
+  EXPECT_EQ(resolve("").ledger_task, "0a1b-2c3d");
+  EXPECT_EQ(resolve("").task_id, "") << "a second manager under this id has a state of its own";
+  EXPECT_EQ(resolve("4711").ledger_task, "4711");
+  EXPECT_EQ(resolve("4711").default_job, "default/4711");
+  setenv("MINDX_TASK_ID", "a/../b", 1);
+  EXPECT_EQ(resolve("").default_job, "default/a-..-b");
+  unsetenv("MINDX_TASK_ID");
+}
+
 TEST(ResolveManagerOptionsTest, EveryJobHasASecret) {
   auto secret = [](auto set) {
     ManagerOptions options;

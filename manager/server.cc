@@ -234,7 +234,8 @@ class ManagerServer::Impl {
     if (options.ledger.empty()) return false;
     if (options.is_named) return true;
     spdlog::warn(
-        "--ledger: not used, this job ({}) has no name that its next attempt would have; give --job or --task-id",
+        "--ledger: not used, this job ({}) has no name that its next attempt would have; give --job, --task-id or "
+        "MINDX_TASK_ID",
         shape.name());
     return false;
   }
@@ -242,7 +243,7 @@ class ManagerServer::Impl {
   absl::Status OpenLedger(const ManagerOptions& options, const JobShape& shape) {
     JobLedger::Options with;
     with.job = shape.name();
-    with.task = shape.task_id;
+    with.task = options.ledger_task;
     with.slots = shape.nodes * shape.procs_per_node;
     with.launched = options.exit_on_stdin_eof;
     if (KeepsInFolder(options, shape)) {
