@@ -196,8 +196,7 @@ class ManagerServer::Impl {
         return verdict_writer_->Save(rows);
       };
     }
-    absl::Status ledger = OpenLedger(options, shape);
-    if (!ledger.ok()) return ledger;
+    OpenLedger(options, shape);
     core_ = std::make_shared<ManagerCore>(std::move(shape), kept, std::move(persist));
     history_ = std::make_shared<view::History>();
     groups_ = std::make_shared<view::RankGroups>();
@@ -240,35 +239,26 @@ class ManagerServer::Impl {
     return false;
   }
 
-  absl::Status OpenLedger(const ManagerOptions& options, const JobShape& shape) {
+  void OpenLedger(const ManagerOptions& options, const JobShape& shape) {
     JobLedger::Options with;
     with.job = shape.name();
     with.task = options.ledger_task;
     with.slots = shape.nodes * shape.procs_per_node;
     with.launched = options.exit_on_stdin_eof;
-    if (KeepsInFolder(options, shape)) {
-      ledger_keeper_ = std::make_unique<LedgerKeeper>(
-          std::make_unique<LedgerFolder>(options.ledger, shape.name(), shape.task_id), options.ledger);
-      with.save = [this](const std::string& state) {
-        ledger_keeper_->Save(state);
-        return absl::OkStatus();
-      };
-      const std::optional<std::string> before = ledger_keeper_->Await(kLedgerPatience);
-      ledger_ = std::make_shared<JobLedger>(with, before.value_or(""));
-      if (!before) ledger_keeper_->OnLate([ledger = ledger_](const std::string& kept) { ledger->Precede(kept); });
-      return absl::OkStatus();
+    const bool shared = KeepsInFolder(options, shape);
+    if (!shared && db_ == nullptr) {
+      ledger_ = std::make_shared<JobLedger>(with, "");
+      return;
     }
-    std::string kept;
-    if (db_ != nullptr) {
-      absl::StatusOr<std::string> loaded = db_->LoadLedger();
-      if (!loaded.ok()) return loaded.status();
-      kept = *std::move(loaded);
-      ledger_writer_ = std::make_unique<LatestWriter<std::string>>(
-          [db = db_.get()](const std::string& state) { return db->SaveLedger(state); }, kStoragePatience);
-      with.save = [this](const std::string& state) { return ledger_writer_->Save(state); };
-    }
-    ledger_ = std::make_shared<JobLedger>(with, kept);
-    return absl::OkStatus();
+    const std::string& folder = shared ? options.ledger : options.state_dir;
+    // Nobody else has the state's folder while db_ has it.
+    const auto guard = shared ? LedgerFolder::Guard::kLockFile : LedgerFolder::Guard::kByTheCaller;
+    ledger_keeper_ = std::make_unique<LedgerKeeper>(
+        std::make_unique<LedgerFolder>(folder, shape.name(), options.ledger_task, guard), folder);
+    with.save = [this](std::string state) { ledger_keeper_->Save(std::move(state)); };
+    const std::optional<std::string> before = ledger_keeper_->Await(kLedgerPatience);
+    ledger_ = std::make_shared<JobLedger>(with, before.value_or(""));
+    if (!before) ledger_keeper_->OnLate([ledger = ledger_](const std::string& kept) { ledger->Precede(kept); });
   }
 
   JobSources Sources(const ManagerOptions& options, SteadyTime started) const {
@@ -402,8 +392,7 @@ class ManagerServer::Impl {
   std::unique_ptr<StateDb> db_;
   std::unique_ptr<LatestWriter<KeptState>> state_writer_;  // null without a folder, as db_
   std::unique_ptr<LatestWriter<std::vector<std::string>>> verdict_writer_;
-  std::unique_ptr<LatestWriter<std::string>> ledger_writer_;
-  std::unique_ptr<LedgerKeeper> ledger_keeper_;  // of --ledger; null without
+  std::unique_ptr<LedgerKeeper> ledger_keeper_;  // null without a folder
   std::shared_ptr<JobLedger> ledger_;            // outlives the cores, as events_ does
   std::shared_ptr<view::History> history_;
   std::shared_ptr<view::RankGroups> groups_;

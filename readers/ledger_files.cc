@@ -13,6 +13,7 @@
 #include <utility>
 
 #include "absl/status/status.h"
+#include "absl/strings/ascii.h"
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
@@ -68,10 +69,22 @@ absl::StatusOr<std::vector<LedgerFile>> ListLedgers(const std::string& folder) {
   return ledgers;
 }
 
-absl::StatusOr<std::vector<LedgerFile>> ListStateLedgers(const std::string& folder) {
-  const std::string path = absl::StrCat(folder, "/manager.db");
+namespace {
+
+// The database as it is, without a look at its journal, for a folder that cannot be written to.
+std::string ImmutableUri(const std::string& path) {
+  std::string uri = "file:";
+  for (const char c : path) {
+    absl::StrAppend(&uri, absl::ascii_isalnum(static_cast<unsigned char>(c)) || c == '/'
+                              ? std::string(1, c)
+                              : absl::StrCat("%", absl::Hex(static_cast<unsigned char>(c), absl::kZeroPad2)));
+  }
+  return uri + "?immutable=1";
+}
+
+absl::StatusOr<std::vector<LedgerFile>> ReadDatabase(const std::string& path, const std::string& name, int flags) {
   sqlite3* opened = nullptr;
-  const int open_code = sqlite3_open_v2(path.c_str(), &opened, SQLITE_OPEN_READONLY | SQLITE_OPEN_NOMUTEX, nullptr);
+  const int open_code = sqlite3_open_v2(name.c_str(), &opened, flags | SQLITE_OPEN_NOMUTEX, nullptr);
   const std::unique_ptr<sqlite3, decltype(&sqlite3_close)> db(opened, sqlite3_close);
   sqlite3_stmt* prepared = nullptr;
   int code = open_code;
@@ -81,6 +94,7 @@ absl::StatusOr<std::vector<LedgerFile>> ListStateLedgers(const std::string& fold
   }
   const std::unique_ptr<sqlite3_stmt, decltype(&sqlite3_finalize)> rows(prepared, sqlite3_finalize);
   std::vector<LedgerFile> ledgers;
+  if (code == SQLITE_ERROR) return ledgers;  // no such table
   while (code == SQLITE_OK || code == SQLITE_ROW) {
     code = sqlite3_step(rows.get());
     if (code != SQLITE_ROW) break;
@@ -89,11 +103,35 @@ absl::StatusOr<std::vector<LedgerFile>> ListStateLedgers(const std::string& fold
     ledgers.push_back({path, ledger::ReadKept(text == nullptr ? std::string_view() : std::string_view(text, size))});
   }
   if (code != SQLITE_DONE) {
-    return absl::InvalidArgumentError(
-        absl::StrCat(path, ": ", db == nullptr ? sqlite3_errstr(code) : sqlite3_errmsg(db.get())));
+    const char* why = db == nullptr ? sqlite3_errstr(code) : sqlite3_errmsg(db.get());
+    const bool read_only = code == SQLITE_CANTOPEN || (code & 0xff) == SQLITE_READONLY;
+    return absl::Status(read_only ? absl::StatusCode::kPermissionDenied : absl::StatusCode::kInvalidArgument,
+                        absl::StrCat(path, ": ", why));
   }
-  if (ledgers.empty()) return absl::InvalidArgumentError(absl::StrCat(path, ": no ledger is in it"));
   return ledgers;
+}
+
+// Of a release that kept the ledger in the database.
+absl::StatusOr<std::vector<LedgerFile>> ListDatabaseLedgers(const std::string& path, std::string* note) {
+  // Open for writing: where its manager was killed within a change, what the journal has has to be put back first.
+  absl::StatusOr<std::vector<LedgerFile>> ledgers = ReadDatabase(path, path, SQLITE_OPEN_READWRITE);
+  if (!absl::IsPermissionDenied(ledgers.status()) || access(path.c_str(), R_OK) != 0) return ledgers;
+  ledgers = ReadDatabase(path, ImmutableUri(path), SQLITE_OPEN_READONLY | SQLITE_OPEN_URI);
+  if (ledgers.ok() && access((path + "-journal").c_str(), F_OK) == 0) {
+    *note = absl::StrCat(path, ": cannot be written to, so that a change that its manager had begun is not taken back");
+  }
+  return ledgers;
+}
+
+}  // namespace
+
+absl::StatusOr<std::vector<LedgerFile>> ListStateLedgers(const std::string& folder, std::string* note) {
+  absl::StatusOr<std::vector<LedgerFile>> files = ListLedgers(folder);
+  const std::string path = absl::StrCat(folder, "/manager.db");
+  if (files.ok() || access(path.c_str(), F_OK) != 0) return files;
+  absl::StatusOr<std::vector<LedgerFile>> ledgers = ListDatabaseLedgers(path, note);
+  if (!ledgers.ok()) return absl::InvalidArgumentError(ledgers.status().message());
+  return ledgers->empty() ? files : ledgers;
 }
 
 absl::StatusOr<ledger::KeptLedger> ChooseLedger(const std::vector<LedgerFile>& ledgers, const std::string& job) {

@@ -17,8 +17,9 @@ struct LedgerFile {
 
 // By path. INVALID_ARGUMENT: the folder cannot be read, or no ledger is in it.
 absl::StatusOr<std::vector<LedgerFile>> ListLedgers(const std::string& folder);
-// Those of <folder>/manager.db, of which a manager may be at work. Likewise.
-absl::StatusOr<std::vector<LedgerFile>> ListStateLedgers(const std::string& folder);
+// Those of a manager's state, which may be at work: likewise, or where there is none of its <folder>/manager.db. *note: what
+// may be wrong with them, for people; else it is left alone.
+absl::StatusOr<std::vector<LedgerFile>> ListStateLedgers(const std::string& folder, std::string* note);
 
 // The ledger of the job; the only one where `job` is empty. INVALID_ARGUMENT: there is none, or there are several (their
 // names); as ReadKept: that one cannot be read.

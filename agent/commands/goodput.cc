@@ -14,6 +14,7 @@
 #include "agent/commands/folder_diagnosis.h"
 #include "agent/commands/folder_ledger.h"
 #include "agent/commands/job_flags.h"
+#include "common/printable.h"
 #include "common/utf8.h"
 #include "ledger/kept.h"
 #include "ledger/render.h"
@@ -62,9 +63,11 @@ absl::Status FromKept(const GoodputOptions& options) {
   const auto named = [&](const absl::Status& status) {
     return absl::Status(status.code(), absl::StrCat(shared ? "--ledger: " : "--state-dir: ", status.message()));
   };
+  std::string note;
   absl::StatusOr<std::vector<readers::LedgerFile>> ledgers =
-      shared ? readers::ListLedgers(options.ledger) : readers::ListStateLedgers(options.state_dir);
+      shared ? readers::ListLedgers(options.ledger) : readers::ListStateLedgers(options.state_dir, &note);
   if (!ledgers.ok()) return named(ledgers.status());
+  if (!note.empty()) std::cerr << "taskd goodput: --state-dir: " << Printable(note) << std::endl;
   absl::StatusOr<ledger::KeptLedger> kept = readers::ChooseLedger(*ledgers, options.source.job);
   if (!kept.ok()) return named(kept.status());
   return Print(options, kept->kept.report, kept->job);

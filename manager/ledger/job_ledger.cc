@@ -209,7 +209,7 @@ void JobLedger::KeepUp(const std::shared_ptr<const diagnosis::Report>& report) {
       ledger_.SetStragglers(ledger::StragglersOf(report->verdicts), now_ns);
     }
     ledger_.Advance(now_ns);
-    due = std::chrono::steady_clock::now() - saved_at_ >= save_every_ || ledger_.incidents() != saved_incidents_;
+    due = std::chrono::steady_clock::now() - saved_at_ >= kSaveEvery || ledger_.incidents() != saved_incidents_;
   }
   if (due) SaveNow();
 }
@@ -220,24 +220,11 @@ void JobLedger::SaveNow() {
   ledger::KeptLedger state;
   {
     std::lock_guard lock(mutex_);
-    const SteadyTime begun = std::chrono::steady_clock::now();
     state = State();
     saved_at_ = std::chrono::steady_clock::now();
-    save_every_ =
-        std::clamp<std::chrono::steady_clock::duration>(kSaveShare * (saved_at_ - begun), kSaveEvery, kSaveAtLatest);
     saved_incidents_ = ledger_.incidents();
   }
-  const absl::Status saved = options_.save(ledger::RenderKept(state));
-  std::lock_guard lock(mutex_);
-  if (saved.ok()) {
-    if (save_failed_) spdlog::info("the ledger is kept again");
-    kept_at_ = saved_at_;
-    save_failed_ = false;
-  } else if (!save_failed_ && saved_at_ - kept_at_ >= kSaveTrouble) {
-    spdlog::error("the ledger cannot be kept, a restarted manager would go on from {} s ago: {}",
-                  std::chrono::duration_cast<std::chrono::seconds>(saved_at_ - kept_at_).count(), saved.message());
-    save_failed_ = true;
-  }
+  options_.save(ledger::RenderKept(state));
 }
 
 ledger::KeptLedger JobLedger::State() const {

@@ -12,7 +12,6 @@
 #include <optional>
 #include <string>
 
-#include "absl/status/status.h"
 #include "diagnosis/verdict.h"
 #include "ledger/kept.h"
 #include "ledger/ledger.h"
@@ -25,23 +24,20 @@ namespace taskd::manager {
 
 class JobLedger final : public ChangeSink {
  public:
-  static constexpr std::chrono::seconds kSaveEvery{1};
-  // In a large job a report takes long to put together, while folds wait: a hundredth of the time for keeping it, and a
-  // fiftieth for all who ask, who share one until then, unless that is late or a launcher has told something.
-  static constexpr std::chrono::seconds kSaveAtLatest{5};
+  // A manager that is killed loses what it has counted since, but no incident.
+  static constexpr std::chrono::seconds kSaveEvery{5};
+  // In a large job a report takes long to put together, while folds wait: a fiftieth of the time for all who ask, who
+  // share one until then, unless that is late or a launcher has told something.
   static constexpr std::chrono::seconds kSharedAtMost{5};
-  static constexpr int kSaveShare = 100;
   static constexpr int kShare = 50;
-  // A disk that is slow for a moment is worth no line.
-  static constexpr std::chrono::seconds kSaveTrouble{10};
 
   struct Options {
     std::string job;        // as people call it
     std::string task;       // its id; empty: none
     int slots = 0;          // 0: not known
     bool launched = false;  // a launcher has started this manager
-    // Keeps the ledger, and no other one. May be empty.
-    std::function<absl::Status(const std::string& state)> save;
+    // Takes the ledger's text to keep it, and does not wait for storage. May be empty.
+    std::function<void(std::string state)> save;
   };
 
   // `kept`: what Save was given last; empty: there is none. What cannot be read is left out, with a line of the log.
@@ -91,10 +87,7 @@ class JobLedger final : public ChangeSink {
   mutable std::shared_ptr<const ledger::Report> report_;  // the newest; null: there is none
   mutable SteadyTime shared_until_;                       // whoever asks gets that
   SteadyTime saved_at_;
-  std::chrono::steady_clock::duration save_every_ = kSaveEvery;
-  SteadyTime kept_at_ = std::chrono::steady_clock::now();  // saved with success
   uint64_t saved_incidents_ = 0;
-  bool save_failed_ = false;
 };
 
 // The kind of the incident that a restart for this cause is, and of the one that another attempt is which follows an end

@@ -163,10 +163,9 @@ TEST(JobLedgerTest, EventsOfAnotherTimeHappenNow) {
 TEST(JobLedgerTest, IsKeptWithEachIncident) {
   std::string state;
   int saves = 0;
-  const JobLedger::Options options = {"ns/job", "", 2, true, [&](const std::string& text) {
-                                        state = text;
+  const JobLedger::Options options = {"ns/job", "", 2, true, [&](std::string text) {
+                                        state = std::move(text);
                                         ++saves;
-                                        return absl::OkStatus();
                                       }};
   const auto verdicts = std::make_shared<const diagnosis::Report>();
   ledger::Report before;
@@ -199,10 +198,7 @@ TEST(JobLedgerTest, IsKeptWithEachIncident) {
 
 TEST(JobLedgerTest, WhatWasKeptUnderAnotherLauncherIsAnotherAttempt) {
   std::string state;
-  const JobLedger::Options options = {"ns/job", "", 2, true, [&](const std::string& text) {
-                                        state = text;
-                                        return absl::OkStatus();
-                                      }};
+  const JobLedger::Options options = {"ns/job", "", 2, true, [&](std::string text) { state = std::move(text); }};
   {
     JobLedger ledger(options, "");
     ledger.OnEvent(Event(Kind::kStarted));
@@ -224,11 +220,7 @@ TEST(JobLedgerTest, WhatWasKeptUnderAnotherLauncherIsAnotherAttempt) {
 
 TEST(JobLedgerTest, WhatWasKeptMayBeKnownLate) {
   std::string state;
-  JobLedger::Options options = {"ns/job", "task", 2, true, [&](const std::string& text) {
-                                  state = text;
-                                  return absl::OkStatus();
-                                }};
-    ended.cause = SupervisionEvent::Cause::kTerminated;
+  JobLedger::Options options = {"ns/job", "task", 2, true, [&](std::string text) { state = std::move(text); }};
   {
     JobLedger ledger(options, "");
     ledger.OnEvent(Event(Kind::kStarted));
@@ -236,6 +228,7 @@ TEST(JobLedgerTest, WhatWasKeptMayBeKnownLate) {
     SupervisionEvent ended = Event(Kind::kEnded);
     ended.code = 143;
     ended.message = "node 0 (a) left: SIGTERM";
+    ended.cause = SupervisionEvent::Cause::kTerminated;
     ledger.OnEvent(ended);
     ledger.SaveNow();
   }
@@ -254,10 +247,7 @@ TEST(JobLedgerTest, WhatWasKeptMayBeKnownLate) {
 
 TEST(JobLedgerTest, TwoManagersBesideEachOtherAreTwoAttempts) {
   std::string state;
-  const JobLedger::Options options = {"ns/job", "task", 2, false, [&](const std::string& text) {
-                                        state = text;
-                                        return absl::OkStatus();
-                                      }};
+  const JobLedger::Options options = {"ns/job", "task", 2, false, [&](std::string text) { state = std::move(text); }};
   JobLedger first(options, ""), second(options, "");
   for (JobLedger* ledger : {&first, &second}) ledger->OnEvent(Event(Kind::kStarted));
   ASSERT_TRUE(Await(first, Category::kLaunch));

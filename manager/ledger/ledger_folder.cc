@@ -17,6 +17,7 @@
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
+#include "common/atomic_file.h"
 #include "common/log.h"
 #include "common/printable.h"
 #include "ledger/kept.h"
@@ -74,14 +75,15 @@ absl::Status CheckOwner(const std::string& path, const struct stat& status) {
 
 }  // namespace
 
-LedgerFolder::LedgerFolder(std::string folder, std::string job, std::string task)
+LedgerFolder::LedgerFolder(std::string folder, std::string job, std::string task, Guard guard)
     : path_(std::move(folder)),
       job_(std::move(job)),
       task_(std::move(task)),
       ledger_name_(absl::StrCat(ledger::KeptName(job_, task_), ledger::kKeptSuffix)),
       lock_name_(absl::StrCat(ledger::KeptName(job_, task_), ".lock")),
       id_(NewId()),
-      lock_text_(LockText(id_)) {}
+      lock_text_(LockText(id_)),
+      guard_(guard) {}
 
 LedgerFolder::~LedgerFolder() {
   std::string text;
@@ -123,6 +125,7 @@ absl::StatusOr<std::string> LedgerFolder::ReadWhole(const std::string& name) con
   char piece[65536];
   while (text.size() <= ledger::kMaxKeptBytes) {
     const ssize_t size = read(file.get(), piece, sizeof piece);
+    if (size < 0 && errno == EINTR) continue;
     if (size < 0) return Error(name);
     if (size == 0) return text;
     text.append(piece, static_cast<size_t>(size));
@@ -130,23 +133,8 @@ absl::StatusOr<std::string> LedgerFolder::ReadWhole(const std::string& name) con
   return absl::UnavailableError(absl::StrCat(path_, "/", name, " is larger than a ledger can be"));
 }
 
-absl::Status LedgerFolder::Replace(const std::string& name, const std::string& text, bool lasts) const {
-  const std::string fresh = absl::StrCat(name, ".", id_, ".new");
-  UniqueFd file(openat(folder_.get(), fresh.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_NOFOLLOW | O_CLOEXEC, 0600));
-  if (file.get() < 0) return Error(fresh);
-  absl::Status status;
-  for (size_t at = 0; at < text.size() && status.ok();) {
-    const ssize_t size = write(file.get(), text.data() + at, text.size() - at);
-    if (size < 0) {
-      status = Error(name);
-    } else {
-      at += static_cast<size_t>(size);
-    }
-  }
-  if (status.ok() && lasts && fsync(file.get()) != 0) status = Error(name);
-  if (status.ok() && renameat(folder_.get(), fresh.c_str(), folder_.get(), name.c_str()) != 0) status = Error(name);
-  if (!status.ok()) unlinkat(folder_.get(), fresh.c_str(), 0);
-  return status;
+absl::Status LedgerFolder::Replace(const std::string& name, const std::string& text) const {
+  return WriteFileAtomically(folder_.get(), name, text, absl::StrCat(path_, "/", name));
 }
 
 absl::StatusOr<std::string> LedgerFolder::ReadLock(std::string* text) const {
@@ -168,7 +156,7 @@ bool LedgerFolder::IsDead(const std::string& lock_text) const {
   return StartOf(pid) != theirs[2];
 }
 
-absl::StatusOr<bool> LedgerFolder::IsStale() const {
+absl::StatusOr<bool> LedgerFolder::IsStale(std::initializer_list<std::string> names) const {
   // What the file system's clock says now.
   const std::string name = absl::StrCat(lock_name_, ".", id_, ".now");
   const UniqueFd now(openat(folder_.get(), name.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_NOFOLLOW | O_CLOEXEC, 0600));
@@ -177,7 +165,7 @@ absl::StatusOr<bool> LedgerFolder::IsStale() const {
   const int64_t now_s = status.st_mtime;
   unlinkat(folder_.get(), name.c_str(), 0);
   int64_t newest_s = 0;
-  for (const std::string& written : {lock_name_, ledger_name_}) {
+  for (const std::string& written : names) {
     if (fstatat(folder_.get(), written.c_str(), &status, AT_SYMLINK_NOFOLLOW) == 0) {
       newest_s = std::max<int64_t>(newest_s, status.st_mtime);
     }
@@ -190,8 +178,8 @@ absl::Status LedgerFolder::TakeOver(const std::string& owner) {
   UniqueFd file(openat(folder_.get(), taken.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, 0600));
   if (file.get() < 0 && errno != EEXIST) return Error(taken);
   if (file.get() < 0) {
-    // Whoever made it may have ended since.
-    absl::StatusOr<bool> stale = IsStale();
+    // Whoever made it may have ended since. The lock is old by then, whoever takes it over.
+    absl::StatusOr<bool> stale = IsStale({taken});
     if (stale.ok() && *stale) unlinkat(folder_.get(), taken.c_str(), 0);
     return absl::UnavailableError(absl::StrCat("another manager is taking over ", path_, "/", lock_name_));
   }
@@ -200,12 +188,13 @@ absl::Status LedgerFolder::TakeOver(const std::string& owner) {
   absl::StatusOr<std::string> now = ReadLock(&text);
   absl::Status status = now.status();
   if (now.ok() && *now != owner) status = absl::UnavailableError("another manager has just taken it over");
-  if (status.ok()) status = Replace(lock_name_, lock_text_, /*lasts=*/false);
+  if (status.ok()) status = Replace(lock_name_, lock_text_);
   unlinkat(folder_.get(), taken.c_str(), 0);
   return status;
 }
 
 absl::Status LedgerFolder::TakeLock() {
+  if (guard_ == Guard::kByTheCaller) return absl::OkStatus();
   UniqueFd file(openat(folder_.get(), lock_name_.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, 0600));
   if (file.get() >= 0) {
     if (write(file.get(), lock_text_.data(), lock_text_.size()) == static_cast<ssize_t>(lock_text_.size())) {
@@ -223,7 +212,7 @@ absl::Status LedgerFolder::TakeLock() {
   if (owner->empty()) return absl::UnavailableError("another manager has just let it go");
   bool free = IsDead(text);
   if (!free) {
-    absl::StatusOr<bool> stale = IsStale();
+    absl::StatusOr<bool> stale = IsStale({lock_name_, ledger_name_});
     if (!stale.ok()) return stale.status();
     free = *stale;
   }
@@ -249,7 +238,7 @@ absl::StatusOr<std::string> LedgerFolder::Open() {
                                                       ", task '", Printable(read->task), "'"));
   }
   if (absl::Status status = TakeLock(); !status.ok()) return status;
-  owns_ = true;
+  owns_ = guard_ == Guard::kLockFile;
   text = ReadWhole(ledger_name_);  // its last owner may have written meanwhile
   if (absl::IsNotFound(text.status())) return "";
   if (!text.ok()) return text.status();
@@ -262,11 +251,12 @@ absl::StatusOr<std::string> LedgerFolder::Open() {
 }
 
 absl::Status LedgerFolder::Save(const std::string& text) {
+  if (guard_ == Guard::kByTheCaller) return Replace(ledger_name_, text);
   std::string lock_text;
   absl::StatusOr<std::string> owner = ReadLock(&lock_text);
   if (!owner.ok()) return owner.status();
   if (*owner != id_) return absl::AbortedError("another manager has taken it over");
-  return Replace(ledger_name_, text, /*lasts=*/true);
+  return Replace(ledger_name_, text);
 }
 
 }  // namespace taskd::manager

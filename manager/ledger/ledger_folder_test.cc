@@ -148,9 +148,22 @@ TEST_F(LedgerFolderTest, OnlyOneTakesALockOver) {
   ASSERT_EQ(chmod(folder_.c_str(), 0700), 0);
   Write(File(".lock"), "0123456789abcdef\n4711\n99\nanother-boot pid:[1]\nnode-7\n");
   Age(File(".lock"), 3600);
-  Write(File(".lock.0123456789abcdef.taken"), "");  // by another one, which ended before it went on
+  const std::string taken = File(".lock.0123456789abcdef.taken");
+  Write(taken, "");  // by another one, which is at it
+  for (int i = 0; i < 2; ++i) EXPECT_THAT(Make().Open().status().message(), HasSubstr("is taking over"));
+  EXPECT_TRUE(std::filesystem::exists(taken));
+  Age(taken, LedgerFolder::kStaleS);  // or it has ended before it went on
   EXPECT_THAT(Make().Open().status().message(), HasSubstr("is taking over"));
   EXPECT_TRUE(Make().Open().ok()) << "not for ever";
+}
+
+TEST_F(LedgerFolderTest, AFolderThatTheCallerGuardsHasNoLock) {
+  LedgerFolder first(folder_, "ns/job", "task", LedgerFolder::Guard::kByTheCaller);
+  EXPECT_EQ(first.Open().value(), "");
+  ASSERT_TRUE(first.Save(Ledger(1)).ok());
+  EXPECT_EQ(Names().size(), 1u);
+  LedgerFolder second(folder_, "ns/job", "task", LedgerFolder::Guard::kByTheCaller);
+  EXPECT_EQ(second.Open().value(), Ledger(1));
 }
 
 TEST_F(LedgerFolderTest, AnEmptyLockIsFreeInTheEnd) {

@@ -23,7 +23,8 @@ namespace {
 constexpr int kBusyMs = 2000;  // somebody looks at the file with a tool
 
 // A rollback journal, not WAL: WAL needs memory that all users of the file share, which a network file system does not
-// give. Two syncs a change are affordable, switches are rare.
+// give. Two syncs a change are affordable: switches and faults are rare, and verdicts are saved every few seconds at most
+// (DiagnosisCore::kSaveAgain).
 constexpr char kSchema[] = R"sql(
   PRAGMA journal_mode = TRUNCATE;
   PRAGMA synchronous = NORMAL;
@@ -50,11 +51,6 @@ constexpr char kSchema[] = R"sql(
     state INTEGER NOT NULL,
     request BLOB NOT NULL,
     PRIMARY KEY (job, task_id, verdict));
-  CREATE TABLE IF NOT EXISTS ledger (
-    job TEXT NOT NULL,
-    task_id TEXT NOT NULL,
-    state TEXT NOT NULL,
-    PRIMARY KEY (job, task_id));
   COMMIT;
 )sql";
 constexpr char kLoad[] =
@@ -66,8 +62,6 @@ constexpr char kSaveVerdict[] = "INSERT INTO verdicts VALUES (?, ?, ?, ?)";
 constexpr char kLoadFaults[] =
     "SELECT verdict, state, request FROM faults WHERE job = ? AND task_id = ? ORDER BY verdict";
 constexpr char kSaveFault[] = "INSERT OR REPLACE INTO faults VALUES (?, ?, ?, ?, ?)";
-constexpr char kLoadLedger[] = "SELECT state FROM ledger WHERE job = ? AND task_id = ?";
-constexpr char kSaveLedger[] = "INSERT OR REPLACE INTO ledger VALUES (?, ?, ?)";
 constexpr char kPruneFaults[] =
     "DELETE FROM faults WHERE job = ?1 AND task_id = ?2 AND verdict NOT IN "
     "(SELECT verdict FROM faults WHERE job = ?1 AND task_id = ?2 ORDER BY verdict DESC LIMIT ?3)";
@@ -151,7 +145,7 @@ sqlite3* OpenFile(const std::string& path, bool* corrupt, absl::Status* status) 
   }
   if (code == SQLITE_OK) {
     // A table of that name with other columns: somebody else's file, or a later release's.
-    for (const char* sql : {kLoad, kLoadVerdicts, kLoadFaults, kLoadLedger}) {
+    for (const char* sql : {kLoad, kLoadVerdicts, kLoadFaults}) {
       Statement load(db, sql);
       load.Bind(1, std::string());
       load.Bind(2, std::string());
@@ -358,26 +352,6 @@ absl::Status StateDb::ReplaceVerdicts(const std::vector<std::string>& verdicts) 
     if (save.Step() != SQLITE_DONE) return DbError(path_, db_);
   }
   return absl::OkStatus();
-}
-
-absl::StatusOr<std::string> StateDb::LoadLedger() {
-  std::lock_guard lock(mutex_);
-  Statement load(db_, kLoadLedger);
-  load.Bind(1, job_);
-  load.Bind(2, task_id_);
-  const int code = load.Step();
-  if (code == SQLITE_DONE) return std::string();
-  if (code != SQLITE_ROW) return DbError(path_, db_);
-  return load.Text(0);
-}
-
-absl::Status StateDb::SaveLedger(const std::string& state) {
-  std::lock_guard lock(mutex_);
-  Statement save(db_, kSaveLedger);
-  save.Bind(1, job_);
-  save.Bind(2, task_id_);
-  save.Bind(3, state);
-  return save.Step() == SQLITE_DONE ? absl::OkStatus() : DbError(path_, db_);
 }
 
 absl::StatusOr<std::vector<KeptFault>> StateDb::LoadFaults() {

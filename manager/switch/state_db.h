@@ -1,5 +1,6 @@
 // The manager's memory across restarts, in <state-dir>/manager.db (SQLite): of each job one wanted state, its verdicts
-// and the faults that were reported. One manager at a time has the folder, whichever job's; it may be another job's
+// and the faults that were reported. What is written often is kept elsewhere, or a switch would wait for its syncs: the
+// ledger has a file of its own beside it (manager/ledger/ledger_folder.h). One manager at a time has the folder, whichever job's; it may be another job's
 // afterwards. A file of a release that knew less gets the tables that it lacks.
 #pragma once
 
@@ -47,10 +48,6 @@ class StateDb {
   // Verdicts as bytes, in the order in which they were saved. Saving replaces all of them, or on an error none.
   absl::StatusOr<std::vector<std::string>> LoadVerdicts();
   absl::Status SaveVerdicts(const std::vector<std::string>& verdicts);
-
-  // The job's ledger; empty: there is none.
-  absl::StatusOr<std::string> LoadLedger();
-  absl::Status SaveLedger(const std::string& state);
 
   // By verdict. Saving replaces the one of the same verdict; only those of the newest kMaxKeptFaults verdicts stay.
   static constexpr int kMaxKeptFaults = 400;

@@ -251,14 +251,6 @@ TEST_F(StateDbTest, FaultsAreKeptByVerdict) {
   EXPECT_EQ(Open()->LoadFaults()->back(), fault);
 }
 
-TEST_F(StateDbTest, EachJobHasItsLedger) {
-  EXPECT_EQ(Open()->LoadLedger().value(), "");
-  ASSERT_TRUE(Open()->SaveLedger("first").ok());
-  ASSERT_TRUE(Open()->SaveLedger("second").ok());
-  ASSERT_TRUE(Open("ns/other")->SaveLedger("other's").ok());
-  EXPECT_EQ(Open()->LoadLedger().value(), "second");
-}
-
 TEST_F(StateDbTest, OnlyTheNewestFaultsStay) {
   auto db = Open();
   for (uint64_t verdict = 1; verdict <= StateDb::kMaxKeptFaults + 5; ++verdict) {

@@ -1,9 +1,11 @@
 """The ledger (docs/goodput.md): `taskd goodput`, /api/v1/goodput and the metrics, of real jobs and of what a launcher says."""
 import datetime
+import glob
 import json
 import os
 import re
 import signal
+import sqlite3
 import time
 import urllib.request
 
@@ -126,11 +128,12 @@ def test_is_kept_over_a_kill_of_the_manager(stage):
     launcher.close()
 
     def kept():
-        """When the incident was saved. A save is over once its journal is empty: a manager that is killed before that loses it."""
-        database = os.path.join(state, "manager.db")
-        saved = os.stat(database).st_mtime
-        with open(database, "rb") as file:
-            return saved if b"rank 0 ended with code 3" in file.read() and os.path.getsize(database + "-journal") == 0 else None
+        """When the incident was saved."""
+        for file in glob.glob(os.path.join(state, "*.ledger.json")):
+            with open(file, encoding="utf-8") as text:
+                if "rank 0 ended with code 3" in text.read():
+                    return os.stat(file).st_mtime
+        return None
     saved = wait_until(kept, "the incident is kept")
     before, asked = goodput_of(stage, manager.address), time.time()
     manager.kill()
@@ -141,6 +144,23 @@ def test_is_kept_over_a_kill_of_the_manager(stage):
     # It is written at each incident and every few seconds: what was not, and while nobody was there, is unknown.
     lost_s = asked - saved + SAVE_S + late.extension_s()
     assert after["seconds"]["restart"] >= before["seconds"]["restart"] - after["slots"] * lost_s
+
+
+def test_a_database_that_is_in_use_keeps_no_ledger_back(stage):
+    """Nor does the ledger keep a switch back: they are files of their own."""
+    state = os.path.join(stage.folder, "state")
+    launcher = Launcher(stage.manager(state_dir=state, flags=SIZE))
+    database = sqlite3.connect(os.path.join(state, "manager.db"), isolation_level=None)
+    database.execute("BEGIN EXCLUSIVE")
+    launcher.report(launcher.messages.SupervisionEvent.STARTED)
+    launcher.report(launcher.messages.SupervisionEvent.EXITED, rank=0, node=0, code=3)
+    launcher.close()
+
+    def kept():
+        done = stage.run("goodput", "--state-dir", state, "--json")
+        return done.returncode == 0 and json.loads(done.stdout)["incidents"]
+    assert [i["kind"] for i in wait_until(kept, "the incident is kept")] == ["rank_exit"]
+    database.close()
 
 
 class Shared:
@@ -271,7 +291,7 @@ def test_what_a_manager_has_kept_can_be_read_without_it(stage, manager, launcher
     done = stage.run("goodput", "--state-dir", manager.state_dir, "--json")
     assert done.returncode == 0, done.stderr
     assert check_sum(json.loads(done.stdout))["job"] == manager.job
-    for arguments, said in [(("--state-dir", "/nowhere"), "--state-dir: /nowhere/manager.db: "),
+    for arguments, said in [(("--state-dir", "/nowhere"), "--state-dir: /nowhere: No such file"),
                             (("--ledger", "/nowhere"), "--ledger: /nowhere: No such file"),
                             (("--ledger", "/nowhere", "--state-dir", "/nowhere"), "only one of them"),
                             (("--ledger", "/nowhere", "--manager", "127.0.0.1:1"), "only one of them"),
