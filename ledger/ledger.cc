@@ -422,12 +422,17 @@ void Ledger::HearStragglers(const std::vector<Straggler>& stragglers, int64_t ba
   std::vector<StragglerCost> costs;
   std::map<uint64_t, VerdictSeen> known;
   for (const Straggler& straggler : stragglers) {
-    if (costs.size() >= StepBook::kMaxCosts) break;
     if (!(straggler.cost.cost_s > 0)) continue;
     const uint64_t verdict = straggler.cost.verdict;
+  // Those that are known stay: their steps may be open, and one that is cleared may open again.
+  size_t all = 0;
+  for (const Straggler& straggler : stragglers) all += verdicts_.count(straggler.cost.verdict);
     const auto found = verdicts_.find(verdict);
-    // One that was cleared before it was heard of has cost what nobody knows any more.
-    if (found == verdicts_.end() && !straggler.cost.open) continue;
+    if (found == verdicts_.end()) {
+      // One that was cleared before it was received has a cost that is not known.
+      if (!straggler.cost.open || all >= StepBook::kMaxCosts) continue;
+      ++all;
+    }
     VerdictSeen& seen = known[verdict];
     if (found != verdicts_.end()) {
       seen = found->second;

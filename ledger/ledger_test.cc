@@ -1,5 +1,6 @@
 #include "ledger/ledger.h"
 
+#include <algorithm>
 #include <cmath>
 
 #include "gmock/gmock.h"
@@ -328,6 +329,38 @@ TEST(LedgerTest, AStragglerIsAnIncidentWithWhatItCosts) {
   EXPECT_EQ(report.incidents[0].kind, IncidentKind::kStraggler);
   EXPECT_NEAR(At(report.incidents[0].seconds, Category::kStraggler), 4 * 2 * 0.25, 1e-6);
   EXPECT_NEAR(At(report.seconds(), Category::kStraggler), 4 * 2 * 0.25, 1e-6);
+}
+
+// A diagnosis lists open verdicts first, and each kind by its cost: a cheap one that has cleared is the last of many.
+TEST(LedgerTest, ACheapVerdictKeepsItsStepsAndItsIncidentBesideManyOthers) {
+  constexpr uint64_t kCheap = 1;
+  constexpr uint64_t kOthers = 160;
+  Job job(2);
+  job.Launch(0, 1, 2);
+  job.Steps(0, 9, 3);
+  Ledger::Straggler cheap;
+  cheap.cost = {.verdict = kCheap, .since_step = 6, .cost_s = 0.125};
+  std::vector<Ledger::Straggler> stragglers;
+  for (uint64_t i = 1; i <= kOthers; ++i) {
+    Ledger::Straggler other;
+    other.cost = {.verdict = kCheap + i, .since_step = 1000, .cost_s = 0.5};
+    stragglers.push_back(other);
+  }
+  stragglers.push_back(cheap);
+  job.at(13.5).SetStragglers(stragglers, Ns(13.5));
+  for (Ledger::Straggler& straggler : stragglers) {
+    straggler.cost.open = false;
+    straggler.cost.last_step = straggler.cost.verdict == kCheap ? 8 : 1001;
+  }
+  job.at(13.6).SetStragglers(stragglers, Ns(13.6));
+  EXPECT_NEAR(job.Of(Category::kStraggler), 3 * 2 * 0.125, 1e-6);
+  // It opens again under its id: it is the same incident.
+  std::rotate(stragglers.begin(), stragglers.end() - 1, stragglers.end());
+  stragglers[0].cost.open = true;
+  job.at(13.7).SetStragglers(stragglers, Ns(13.7));
+  const Report report = job.report(13.7);
+  EXPECT_EQ(report.incidents.size(), kOthers + 1);
+  EXPECT_NEAR(At(report.seconds(), Category::kStraggler), 4 * 2 * 0.125, 1e-6);
 }
 
 TEST(LedgerTest, AVerdictIsNotOnStepsOfANextProcessWithTheSameNumbers) {

@@ -60,10 +60,11 @@ class StepBook {
   static constexpr int64_t kOpenNs = 120'000'000'000;        // since its last rank
   static constexpr int64_t kFirstOpenNs = 3600'000'000'000;  // of a first step, while no usual one is known
   static constexpr size_t kUsualSteps = 3;                   // that have to be known
-  static constexpr size_t kMaxCosts = 64;
+  // More than the verdicts that a diagnosis keeps once they are cleared: each may be of steps that are open here.
+  static constexpr size_t kMaxCosts = 256;
 
   void Add(const RankStep& step, int64_t now_ns);
-  // Those of the diagnosis now. One that is not among them has been cleared at the step that it had last.
+  // Those of the diagnosis now, at most kMaxCosts. One that is not among them holds for no step any more.
   void SetCosts(std::vector<StragglerCost> costs);
   const std::vector<StragglerCost>& costs() const { return costs_; }
 
