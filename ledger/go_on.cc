@@ -14,6 +14,7 @@ void Ledger::Resume(const Kept& kept, int64_t now_ns) {
   since_ns_ = stopped_ns - std::max<int64_t>(kept.report.until_ns - kept.report.since_ns, 0);
   closed_ = Tally();
   closed_.seconds = kept.report.seconds();
+  closed_.waited_for = kept.report.waited_for;
   retired_s_ = Sum(closed_.seconds);
   incidents_.assign(kept.report.incidents.begin(), kept.report.incidents.end());
   next_incident_ = incidents_.empty() ? 1 : incidents_.back().number + 1;
@@ -51,6 +52,7 @@ void Ledger::Precede(const Kept& kept, Category gap, int64_t now_ns) {
   const Seconds seconds = before.seconds();
   AddTo(closed_.seconds, seconds);
   At(closed_.seconds, gap) += gap_s;
+  for (const auto& [rank, rank_s] : before.waited_for) closed_.AddWaitedFor(rank, rank_s);
   retired_s_ += Sum(seconds) + gap_s;
   const int64_t begun_unix_ns = since_ns_ + unix_offset_ns_;
   since_ns_ -= gap_ns + std::max<int64_t>(before.until_ns - before.since_ns, 0);

@@ -372,6 +372,7 @@ void Ledger::Step(int rank, const StepFold& fold, int64_t now_ns) {
     if (is_new && (it->kind == Phase::Kind::kAlone || it->guessed)) it->saved_in = -1;
     it->first_step_ns = std::min(it->first_step_ns, std::max(start_ns, it->begin_ns));
     RankStep step;
+    step.rank = rank;
     step.step = number;
     step.named = fold.step;
     step.first = is_new && !follows;
@@ -388,7 +389,10 @@ void Ledger::Step(int rank, const StepFold& fold, int64_t now_ns) {
     step.between_s = std::clamp(ToSeconds(between_ns) - step.data_s - step.checkpoint_s, 0.0, step.rank_s);
     if (fold.covered_ns > 0) {
       const double communication_s = ToSeconds(static_cast<int64_t>(fold.covered_ns));
-      step.own_s = std::max(0.0, step.rank_s - communication_s - step.data_s - step.checkpoint_s - step.between_s);
+      step.alone_s = std::max(0.0, step.rank_s - communication_s - step.data_s - step.checkpoint_s);
+      for (const OpFold& op : fold.ops) {
+        if (op.op == CommOp::kBarrier) step.barrier_s += PartSeconds(op.duration_ns, step.rank_s);
+      }
     }
     if (step.rank_s > 0) book_.Add(step, now_ns_);
     break;
@@ -421,12 +425,12 @@ void Ledger::HearStragglers(const std::vector<Straggler>& stragglers, int64_t ba
   SetNow(now_ns);
   std::vector<StragglerCost> costs;
   std::map<uint64_t, VerdictSeen> known;
-  for (const Straggler& straggler : stragglers) {
-    if (!(straggler.cost.cost_s > 0)) continue;
-    const uint64_t verdict = straggler.cost.verdict;
   // Those that are known stay: their steps may be open, and one that is cleared may open again.
   size_t all = 0;
   for (const Straggler& straggler : stragglers) all += verdicts_.count(straggler.cost.verdict);
+  for (const Straggler& straggler : stragglers) {
+    if (!(straggler.cost.cost_s > 0)) continue;
+    const uint64_t verdict = straggler.cost.verdict;
     const auto found = verdicts_.find(verdict);
     if (found == verdicts_.end()) {
       // One that was cleared before it was received has a cost that is not known.
@@ -560,6 +564,8 @@ Report Ledger::report() const {
   };
   add(closed_.incidents);
   add(open.incidents);
+  report.waited_for = closed_.waited_for;
+  for (const auto& [rank, rank_s] : open.waited_for) report.waited_for[rank] += rank_s;
   report.measured = measured_;
   report.measured.checkpoints += closed_.checkpoints + open.checkpoints;
   report.measured.checkpoint_s += closed_.checkpoint_s + open.checkpoint_s;

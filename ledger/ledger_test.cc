@@ -363,6 +363,33 @@ TEST(LedgerTest, ACheapVerdictKeepsItsStepsAndItsIncidentBesideManyOthers) {
   EXPECT_NEAR(At(report.seconds(), Category::kStraggler), 4 * 2 * 0.125, 1e-6);
 }
 
+TEST(LedgerTest, ARankThatTheOthersWaitForInABarrierIsNamed) {
+  Job job(4);
+  job.Launch(0, 1, 2);
+  job.Steps(0, 9, 3);  // until 13
+  for (int rank = 0; rank < 4; ++rank) {
+    StepFold fold;
+    fold.step = 10;
+    fold.process_id = 1000 + static_cast<uint32_t>(rank);
+    fold.start_ns = fold.previous_end_ns = static_cast<uint64_t>(kUnix + Ns(13));
+    fold.end_ns = static_cast<uint64_t>(kUnix + Ns(34));  // 20 s of it are an evaluation of rank 0
+    fold.covered_ns = static_cast<uint64_t>(Ns(rank == 0 ? 0.5 : 20.5));
+    fold.ops.push_back({.op = CommOp::kAllReduce, .duration_ns = static_cast<uint64_t>(Ns(0.5))});
+    fold.ops.push_back({.op = CommOp::kBarrier, .duration_ns = static_cast<uint64_t>(Ns(rank == 0 ? 0.001 : 20))});
+    job.at(34.2).Step(rank, fold, Ns(34.2));
+  }
+  const Report report = job.report(34.3);
+  EXPECT_NEAR(At(report.seconds(), Category::kOther), 4 * 19.5, 0.01);
+  EXPECT_NEAR(At(report.seconds(), Category::kHang), 0, 1e-6);
+  ASSERT_EQ(report.waited_for.size(), 1u);
+  EXPECT_NEAR(report.waited_for.at(0), 4 * 19.5, 0.01);
+  Ledger::Kept kept;
+  kept.report = report;
+  Ledger next({.now_ns = Ns(40), .unix_offset_ns = kUnix});
+  next.Resume(kept, Ns(40));
+  EXPECT_EQ(next.report().waited_for, report.waited_for);
+}
+
 TEST(LedgerTest, AVerdictIsNotOnStepsOfANextProcessWithTheSameNumbers) {
   Job job(2);
   job.Launch(0, 1, 2);

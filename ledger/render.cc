@@ -109,6 +109,25 @@ std::string Percent(double part, double all) { return absl::StrFormat("%.1f %%",
 
 std::string Hours(double rank_s) { return absl::StrFormat("%.4f", rank_s / 3600); }
 
+// Of what is `other`, most went by while the ranks waited for these; empty: for none in particular.
+std::string WaitedFor(const Report& report) {
+  constexpr size_t kMostNamed = 4;
+  std::vector<std::pair<double, int>> ranks;
+  double all_s = 0;
+  for (const auto& [rank, rank_s] : report.waited_for) {
+    ranks.emplace_back(-rank_s, rank);
+    all_s += rank_s;
+  }
+  if (2 * all_s < At(report.seconds(), Category::kOther) || !(all_s > 0)) return "";
+  std::sort(ranks.begin(), ranks.end());
+  const bool cut = ranks.size() > kMostNamed;
+  if (cut) ranks.resize(kMostNamed);
+  std::vector<std::string> names;
+  for (const auto& [rank_s, rank] : ranks) names.push_back(absl::StrCat(rank));
+  return absl::StrCat("the ranks wait for rank", names.size() == 1 ? " " : "s ", absl::StrJoin(names, ", "),
+                      cut ? " and others" : "");
+}
+
 bool IsLost(Category category) {
   return category != Category::kProductive && category != Category::kUnmarked && category != Category::kUnknown;
 }
@@ -131,6 +150,10 @@ std::string RenderJson(const Report& report, const std::string& job) {
   json["goodput_high"] = Rounded(goodput.high);
   json["text"] = Sentence(report);
   json["seconds"] = AllToJson(seconds);
+  json["waited_for"] = Json::array();
+  for (const auto& [rank, rank_s] : report.waited_for) {
+    json["waited_for"].push_back({{"rank", rank}, {"rank_s", Rounded(rank_s)}});
+  }
   json["attempts"] = Json::array();
   for (const Attempt& attempt : report.attempts) {
     json["attempts"].push_back({{"number", attempt.number},
@@ -169,6 +192,10 @@ absl::StatusOr<Report> ReadJson(std::string_view text, std::string* job) {
     report.slots = json.value("slots", 0);
     report.closed = ReadSeconds(json.value("seconds", Json()));
     report.rank_s = Sum(report.closed);
+    for (const Json& one : json.value("waited_for", Json::array())) {
+      if (report.waited_for.size() >= Report::kMaxWaitedFor) break;
+      report.waited_for[one.value("rank", -1)] = std::max(one.value("rank_s", 0.0), 0.0);
+    }
     for (const Json& one : json.value("attempts", Json::array())) {
       if (report.attempts.size() >= Report::kMaxAttempts) break;
       report.attempts.push_back({one.value("number", 0), ReadTime(one.value("since", Json())),
@@ -232,6 +259,8 @@ std::string Sentence(const Report& report) {
     const bool of_restarts = most == Category::kRedone || most == Category::kRestart || most == Category::kWaiting ||
                              most == Category::kLaunch || most == Category::kLinkUp || most == Category::kWarmUp;
     if (of_restarts && restarts > 0) absl::StrAppend(&text, ": ", restarts, restarts == 1 ? " restart" : " restarts");
+    const std::string waited_for = most == Category::kOther ? WaitedFor(report) : "";
+    if (!waited_for.empty()) absl::StrAppend(&text, ": ", waited_for);
     absl::StrAppend(&text, ")");
   }
   const double unsure = At(seconds, Category::kUnmarked) + At(seconds, Category::kUnknown);
@@ -255,6 +284,8 @@ std::string RenderText(const Report& report, const std::string& job, size_t inci
     std::string line =
         absl::StrFormat("%-12s %14s %8s", Name(static_cast<Category>(i)), Hours(seconds[i]), Percent(seconds[i], all));
     if (bar > 0) absl::StrAppend(&line, "  ", std::string(static_cast<size_t>(bar), '#'));
+    const std::string waited_for = static_cast<Category>(i) == Category::kOther ? WaitedFor(report) : "";
+    if (!waited_for.empty()) absl::StrAppend(&line, "  ", waited_for);
     absl::StrAppend(&text, line, "\n");
   }
   absl::StrAppendFormat(&text, "%-12s %14s\n", "sum", Hours(all));

@@ -29,6 +29,7 @@ Report Example() {
   At(incident.seconds, Category::kRedone) = 700;
   report.incidents.push_back(incident);
   report.advice = {{"data", "all wait \x1b for it", 1800}};
+  report.waited_for = {{7, 12.5}};
   report.older.counts[1] = 3;
   report.older.seconds[1][0] = 30;
   return report;
@@ -82,6 +83,7 @@ TEST(RenderTest, WhatWasWrittenIsReadAgain) {
   EXPECT_EQ(read->incidents, report.incidents);
   EXPECT_EQ(read->attempts, report.attempts);
   EXPECT_EQ(read->older, report.older);
+  EXPECT_EQ(read->waited_for, report.waited_for);
   EXPECT_EQ(read->advice, report.advice);
   EXPECT_EQ(read->since_ns, report.since_ns);
   EXPECT_EQ(read->slots, 2);
@@ -101,6 +103,17 @@ TEST(RenderTest, TheSentenceNamesWhatCostMost) {
             "83.3 % of 2.00 rank-hours were productive; most was lost to redone steps (9.7 %: 4 restarts); of 6.9 % "
             "nobody can tell");
   EXPECT_EQ(Sentence(Report()), "no rank has lived yet");
+}
+
+TEST(RenderTest, WhomTheRanksWaitForIsNamedWhereThatIsMostOfIt) {
+  Report report = Example();
+  At(report.closed, Category::kOther) = 800;
+  EXPECT_THAT(Sentence(report), HasSubstr("most was lost to time between steps (10.0 %)"));
+  report.waited_for = {{0, 300}, {3, 400}};
+  EXPECT_THAT(Sentence(report), HasSubstr("(10.0 %: the ranks wait for ranks 3, 0)"));
+  EXPECT_THAT(RenderText(report, "j", 0), HasSubstr("  the ranks wait for ranks 3, 0\n"));
+  for (int rank = 10; rank < 20; ++rank) report.waited_for[rank] = 1;
+  EXPECT_THAT(Sentence(report), HasSubstr("the ranks wait for ranks 3, 0, 10, 11 and others)"));
 }
 
 TEST(RenderTest, TextForPeople) {

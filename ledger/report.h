@@ -5,6 +5,7 @@
 #include <array>
 #include <cstddef>
 #include <cstdint>
+#include <map>
 #include <optional>
 #include <string>
 #include <utility>
@@ -105,10 +106,14 @@ struct Report {
   std::vector<Incident> incidents;     // oldest first, the newest kMaxIncidents
   OlderIncidents older;
   Measured measured;
+  // Of kOther, the rank-seconds that the ranks spent while they waited for one that did something by itself: an
+  // evaluation, an export. By rank.
+  std::map<int, double> waited_for;
   std::vector<Advice> advice;  // what would save most first
 
   static constexpr size_t kMaxIncidents = 1000;
   static constexpr size_t kMaxAttempts = 1000;
+  static constexpr size_t kMaxWaitedFor = 64;
 
   double wall_s() const { return static_cast<double>(until_ns - since_ns) / 1e9; }
   Seconds seconds() const;

@@ -8,6 +8,9 @@
 namespace taskd::ledger {
 namespace {
 
+// So much of what one rank did by itself the others have to have waited for it.
+constexpr double kMostly = 0.5;
+
 // What of the parts of one rank fits into the time that the ranks of the step had on average.
 double Part(double part_s, double mean_s, double left_s) {
   if (part_s < StepBook::kLeast * mean_s) return 0;
@@ -20,7 +23,15 @@ void StepBook::Add(const RankStep& step, int64_t now_ns) {
   const auto [found, is_new] = open_.try_emplace(Key{step.step, step.first, step.redone});
   Record& record = found->second;
   if (is_new) record.incident = step.incident;
-  record.own_s = is_new ? step.own_s : std::min(record.own_s, step.own_s);
+  const double own_s = std::max(0.0, step.alone_s - step.between_s);
+  record.least_own_s = is_new ? own_s : std::min(record.least_own_s, own_s);
+  record.most_own_s = std::max(record.most_own_s, own_s);
+  record.barrier_s = std::max(record.barrier_s, step.barrier_s);
+  record.least_alone_s = is_new ? step.alone_s : std::min(record.least_alone_s, step.alone_s);
+  if (step.alone_s > record.most_alone_s) {
+    record.most_alone_s = step.alone_s;
+    record.alone_rank = step.rank;
+  }
   record.named = step.named < 0 ? step.step : step.named;
   record.touched_ns = std::max(record.touched_ns, now_ns);
   ++record.ranks;
@@ -85,6 +96,7 @@ const StragglerCost* StepBook::Dearest(int64_t step, int64_t named, double data_
 void StepBook::Split(const Key& key, const Record& record, Tally& into) const {
   const bool first = std::get<1>(key), redone = std::get<2>(key);
   const double ranks = record.ranks;
+  double other_s = 0;
   const double mean_s = record.rank_s / ranks;
   const Category work = redone ? Category::kRedone : Category::kProductive;
   double left_s = mean_s;
@@ -92,6 +104,7 @@ void StepBook::Split(const Key& key, const Record& record, Tally& into) const {
     const double taken_s = std::clamp(part_s, 0.0, left_s);
     into.Add(category, taken_s * ranks, incident);
     left_s -= taken_s;
+    if (category == Category::kOther) other_s += taken_s;
   };
   if (record.checkpoint_s > 0) {
     ++into.checkpoints;
@@ -114,14 +127,20 @@ void StepBook::Split(const Key& key, const Record& record, Tally& into) const {
     const StragglerCost* dearest = Dearest(std::get<0>(key), record.named, data_s, checkpoint_s, &cost_s);
     if (dearest != nullptr) take(Category::kStraggler, cost_s, dearest->incident);
     const auto is_odd = [&] { return usual_s_ > 0 && left_s > kOdd * usual_s_; };
-    if (is_odd()) take(Category::kOther, std::min(record.own_s, left_s) - usual_s_, 0);
+    if (is_odd()) take(Category::kOther, std::min(record.least_own_s, left_s) - usual_s_, 0);
     if (is_odd()) {
       const double waited_s = left_s - usual_s_;
       const bool hung = waited_s >= kHangS && waited_s > kHangSteps * usual_s_;
-      take(hung ? Category::kHang : Category::kUnknown, waited_s, 0);
+      const double of_one_s = std::min(record.most_own_s, left_s) - usual_s_;
+      if (record.barrier_s >= kMostly * of_one_s || !hung) take(Category::kOther, of_one_s, 0);
+      if (is_odd()) take(hung ? Category::kHang : Category::kUnknown, left_s - usual_s_, 0);
     }
   }
   take(work, left_s, of_redone);
+  const double waited_s = record.least_alone_s < 0 ? 0 : record.most_alone_s - record.least_alone_s;
+  if (other_s > 0 && record.alone_rank >= 0 && waited_s >= kMostly * other_s) {
+    into.AddWaitedFor(record.alone_rank, std::min(waited_s, other_s) * ranks);
+  }
 }
 
 }  // namespace taskd::ledger

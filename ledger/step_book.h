@@ -7,7 +7,8 @@
 // 2. A step stays open for a while, until verdicts about it have come and a usual step is known; then it is closed.
 // 3. Of a process's first step what a usual step takes is work, the rest is warm-up. Of any other one that takes more
 //    than kOdd usual ones, what is beyond a usual one is: what every rank took by itself, the user's code, as an
-//    evaluation; what one waited for another, if it was long enough, a hang; else unknown.
+//    evaluation; what one rank took by itself while the others waited in a barrier, the same; what one waited for another
+//    otherwise, if it was long enough, a hang; else unknown.
 // 4. A step that had been done before is redone as a whole.
 //
 // Pure. Not thread-safe.
@@ -24,6 +25,7 @@ namespace taskd::ledger {
 
 // What of a rank's time a step has taken.
 struct RankStep {
+  int rank = -1;
   int64_t step = 0;         // in the job's count
   int64_t named = -1;       // as the rank and the diagnosis call it; -1: the same
   bool first = false;       // of its process
@@ -33,7 +35,10 @@ struct RankStep {
   double data_s = 0;        // waiting for the data loader
   double checkpoint_s = 0;  // saving
   double between_s = 0;     // since the step before, neither of the two
-  double own_s = 0;         // without communication and the three above; 0 of a rank that marks no communication
+  // Without communication, data and saving: what the rank did by itself, between steps too. Below 0: not known, the rank
+  // marks no communication.
+  double alone_s = -1;
+  double barrier_s = 0;  // of the communication, in barriers
 };
 
 // What an open verdict says.
@@ -83,7 +88,10 @@ class StepBook {
     int ranks = 0;
     uint64_t incident = 0;
     double rank_s = 0, data_s = 0, checkpoint_s = 0, between_s = 0;  // a sum, and the largest
-    double own_s = 0;                                                // the least
+    double barrier_s = 0;                                            // the largest
+    double least_alone_s = 0, most_alone_s = 0;
+    double least_own_s = 0, most_own_s = 0;  // of that, what is not between steps
+    int alone_rank = -1;                     // whose most_alone_s is
   };
 
   void LearnUsual();

@@ -94,24 +94,63 @@ TEST(StepBookTest, WhatNothingExplainsIsUnknown) {
 TEST(StepBookTest, WhatEveryRankTakesByItselfIsTheUsersCode) {
   StepBook book;
   AddUsual(book, 0, 9);
-  book.Add({.step = 10, .rank_s = 9, .own_s = 8.5}, 10 * kSecond);
-  book.Add({.step = 10, .rank_s = 9, .own_s = 7}, 10 * kSecond);  // this one waited for the other 2 s of it
+  book.Add({.step = 10, .rank_s = 9, .alone_s = 8.5}, 10 * kSecond);
+  book.Add({.step = 10, .rank_s = 9, .alone_s = 7}, 10 * kSecond);  // this one waited for the other 2 s of it
   const Tally open = Open(book);
   EXPECT_DOUBLE_EQ(Of(open, Category::kOther), 12);
   EXPECT_DOUBLE_EQ(Of(open, Category::kUnknown), 0) << "three are no more than a long step";
   EXPECT_DOUBLE_EQ(Of(open, Category::kProductive), 26);
 }
 
-TEST(StepBookTest, WhatAllWaitForOneIsAHang) {
+TEST(StepBookTest, ALongWaitForOneRankIsAHang) {
   StepBook book;
   AddUsual(book, 0, 9);
-  book.Add({.step = 10, .rank_s = 12, .own_s = 12}, 10 * kSecond);
-  book.Add({.step = 10, .rank_s = 12, .own_s = 1}, 10 * kSecond);
-  book.Add({.step = 11, .rank_s = 6, .own_s = 6}, 10 * kSecond);  // not long enough
-  book.Add({.step = 11, .rank_s = 6, .own_s = 1}, 10 * kSecond);
+  book.Add({.step = 10, .rank_s = 12, .alone_s = 12}, 10 * kSecond);
+  book.Add({.step = 10, .rank_s = 12, .alone_s = 1}, 10 * kSecond);
+  book.Add({.step = 11, .rank_s = 6, .alone_s = 6}, 10 * kSecond);  // not long enough
+  book.Add({.step = 11, .rank_s = 6, .alone_s = 1}, 10 * kSecond);
   const Tally open = Open(book);
   EXPECT_DOUBLE_EQ(Of(open, Category::kHang), 22);
-  EXPECT_DOUBLE_EQ(Of(open, Category::kUnknown), 10);
+  EXPECT_DOUBLE_EQ(Of(open, Category::kOther), 10);
+  EXPECT_DOUBLE_EQ(Of(open, Category::kUnknown), 0);
+}
+
+TEST(StepBookTest, WhatOneRankDoesWhileTheOthersWaitInABarrierIsTheUsersCode) {
+  for (const double length_s : {4.5, 100.0}) {  // a hang is no shorter
+    StepBook book;
+    AddUsual(book, 0, 9);
+    for (int rank = 0; rank < 4; ++rank) {
+      const bool evaluates = rank == 2;
+      book.Add({.rank = rank,
+                .step = 10,
+                .rank_s = 1 + length_s,
+                .alone_s = evaluates ? 0.9 + length_s : 0.9,
+                .barrier_s = evaluates ? 0 : length_s},
+               10 * kSecond);
+    }
+    const Tally open = Open(book);
+    EXPECT_NEAR(Of(open, Category::kOther), 4 * length_s, 4 * 0.1 + 1e-9);
+    EXPECT_DOUBLE_EQ(Of(open, Category::kHang), 0);
+    EXPECT_DOUBLE_EQ(Of(open, Category::kUnknown), 0);
+    ASSERT_EQ(open.waited_for.size(), 1u);
+    EXPECT_NEAR(open.waited_for.at(2), 4 * length_s, 4 * 0.1 + 1e-9);
+  }
+}
+
+TEST(StepBookTest, WhatOneRankDoesBetweenStepsNamesIt) {
+  StepBook book;
+  AddUsual(book, 0, 9);
+  book.Add({.rank = 0, .step = 10, .rank_s = 9, .between_s = 8, .alone_s = 8.5, .barrier_s = 0}, 10 * kSecond);
+  book.Add({.rank = 1, .step = 10, .rank_s = 9, .between_s = 8, .alone_s = 0.5, .barrier_s = 8}, 10 * kSecond);
+  Tally open = Open(book);
+  EXPECT_DOUBLE_EQ(Of(open, Category::kOther), 16);
+  EXPECT_DOUBLE_EQ(open.waited_for.at(0), 16);
+  // What all do names nobody.
+  book.Add({.rank = 0, .step = 11, .rank_s = 9, .between_s = 8, .alone_s = 8.5}, 10 * kSecond);
+  book.Add({.rank = 1, .step = 11, .rank_s = 9, .between_s = 8, .alone_s = 8.4}, 10 * kSecond);
+  open = Open(book);
+  EXPECT_DOUBLE_EQ(Of(open, Category::kOther), 32);
+  EXPECT_DOUBLE_EQ(open.waited_for.at(0), 16);
 }
 
 TEST(StepBookTest, AVerdictHoldsForItsSteps) {

@@ -15,12 +15,22 @@ struct Tally {
   std::map<uint64_t, Seconds> incidents;  // by number
   uint64_t checkpoints = 0;               // that the job waited for,
   double checkpoint_s = 0;                // so long
+  std::map<int, double> waited_for;  // of kOther, what the others waited for a rank; by rank, at most kMaxWaitedFor
 
   // `incident` 0: none has cost it.
   void Add(Category category, double rank_s, uint64_t incident) {
     if (!(rank_s > 0)) return;
     At(seconds, category) += rank_s;
     if (incident != 0) At(incidents[incident], category) += rank_s;
+  }
+
+  void AddWaitedFor(int rank, double rank_s) {
+    const auto found = waited_for.find(rank);
+    if (found != waited_for.end()) {
+      found->second += rank_s;
+    } else if (waited_for.size() < Report::kMaxWaitedFor) {
+      waited_for.emplace(rank, rank_s);
+    }
   }
 };
 
