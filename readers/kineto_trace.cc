@@ -169,8 +169,14 @@ class EventHandler : public JsonHandler<EventHandler> {
     for (KernelRun& kernel : trace_.kernels) kernel.start_ns += base_ns_;
     for (uint64_t& start_ns : trace_.backward_ns) start_ns += base_ns_;
     if (left_out_ > 0) {
-      absl::StrAppend(&trace_.note, trace_.note.empty() ? "" : "; ", "of its steps and operations ", left_out_,
-                      " were left out: it has too many");
+      AddNote(absl::StrCat("of its steps and operations ", left_out_, " were left out: it has too many"));
+    }
+    if (too_many_kernels_) {
+      AddNote(absl::StrCat("it has more than ", max_events_, " kernels: what the device computed is left out"));
+    }
+    if (too_many_backwards_) {
+      AddNote(
+          absl::StrCat("it has more than ", max_events_, " computations of gradients: forward passes are left out"));
     }
   }
 
@@ -405,6 +411,8 @@ class EventHandler : public JsonHandler<EventHandler> {
     }
     trace_.backward_ns.push_back(event_.start->ns);
   }
+
+  void AddNote(const std::string& note) { absl::StrAppend(&trace_.note, trace_.note.empty() ? "" : "; ", note); }
 
   std::optional<Kind> KindOf(TraceEvent& event) const {
     const std::string_view name = event_.name;

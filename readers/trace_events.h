@@ -58,7 +58,7 @@ struct TraceRank {
   std::vector<GroupInfo> groups;
   // In any order. At most as many as the reader was allowed; then `note` says so.
   std::vector<TraceEvent> events;
-  // In any order; none where there were more than the reader was allowed.
+  // In any order; none where there were more than the reader was allowed; then `note` says so.
   std::vector<KernelRun> kernels;
   std::vector<std::string> kernel_names;
   // When the host began to compute gradients of something, likewise.

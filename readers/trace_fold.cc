@@ -78,8 +78,66 @@ void LearnFromCalls(std::vector<TraceEvent>& events, Kind ran) {
   }
 }
 
-StepSource ChooseSteps(std::vector<TraceEvent>& events) {
-  if (Has(events, Kind::kDeviceStep) && Has(events, Kind::kDeviceOp)) {
+using Span = std::pair<uint64_t, uint64_t>;
+
+// Adds a span that begins no earlier than those before.
+void AddSpan(Span span, std::vector<Span>& spans) {
+  if (!spans.empty() && span.first <= spans.back().second) {
+    spans.back().second = std::max(spans.back().second, span.second);
+  } else {
+    spans.push_back(span);
+  }
+}
+
+// What of `spans` lies outside of `others`; each of both in order, without overlap.
+std::vector<Span> Without(const std::vector<Span>& spans, const std::vector<Span>& others) {
+  std::vector<Span> left;
+  size_t next = 0;
+  for (auto [begin, end] : spans) {
+    while (next < others.size() && others[next].second <= begin) ++next;
+    for (size_t i = next; i < others.size() && others[i].first < end; ++i) {
+      if (others[i].first > begin) left.emplace_back(begin, others[i].first);
+      begin = std::max(begin, others[i].second);
+    }
+    if (begin < end) left.emplace_back(begin, end);
+  }
+  return left;
+}
+
+// One in so many of a device's steps may be none of which the kernels say so: those of other threads belong to none.
+constexpr size_t kFewStubs = 8;
+
+// A device's step reaches from the first kernel that it launched to the last one. ROCm writes a stub of some microseconds
+// at its end: then the device works between its steps, and not in them.
+bool DeviceStepsReach(const std::vector<TraceEvent>& events, const std::vector<KernelRun>& kernels) {
+  std::vector<Span> ran, busy, steps;
+  for (const KernelRun& kernel : kernels) ran.emplace_back(kernel.start_ns, kernel.start_ns + kernel.length_ns);
+  for (const TraceEvent& event : events) {  // in the order of their begins
+    if (event.kind == Kind::kDeviceOp) ran.emplace_back(event.start_ns, event.end_ns);
+    if (event.kind == Kind::kDeviceStep) AddSpan({event.start_ns, event.end_ns}, steps);
+  }
+  std::sort(ran.begin(), ran.end());
+  for (const Span& span : ran) AddSpan(span, busy);
+  size_t stubs = 0, next = 0;
+  for (size_t i = 1; i < steps.size(); ++i) {
+    const uint64_t since = steps[i - 1].second;
+    const auto [begin, end] = steps[i];
+    uint64_t before_ns = 0, within_ns = 0;
+    while (next < busy.size() && busy[next].second <= since) ++next;
+    for (size_t at = next; at < busy.size() && busy[at].first < end; ++at) {
+      const uint64_t from = std::max(busy[at].first, since), to = std::min(busy[at].second, end);
+      before_ns += std::min(to, begin) - std::min(from, begin);
+      within_ns += std::max(to, begin) - std::max(from, begin);
+    }
+    stubs += before_ns > within_ns ? 1 : 0;
+  }
+  return stubs * kFewStubs <= steps.size();
+}
+
+// `events` in the order of their begins.
+StepSource ChooseSteps(std::vector<TraceEvent>& events, const std::vector<KernelRun>& kernels) {
+  if (Has(events, Kind::kDeviceStep) && Has(events, Kind::kDeviceOp) &&
+      (!Has(events, Kind::kStep) || DeviceStepsReach(events, kernels))) {
     Keep(events, IsStep, Kind::kDeviceStep);
     return StepSource::kNumbered;
   }
@@ -248,32 +306,6 @@ void AddIssues(std::vector<TraceEvent> ops, std::deque<StepFold>& folds) {
   }
 }
 
-using Span = std::pair<uint64_t, uint64_t>;
-
-// Adds a span that begins no earlier than those before.
-void AddSpan(Span span, std::vector<Span>& spans) {
-  if (!spans.empty() && span.first <= spans.back().second) {
-    spans.back().second = std::max(spans.back().second, span.second);
-  } else {
-    spans.push_back(span);
-  }
-}
-
-// What of `spans` lies outside of `others`; each of both in order, without overlap.
-std::vector<Span> Without(const std::vector<Span>& spans, const std::vector<Span>& others) {
-  std::vector<Span> left;
-  size_t next = 0;
-  for (auto [begin, end] : spans) {
-    while (next < others.size() && others[next].second <= begin) ++next;
-    for (size_t i = next; i < others.size() && others[i].first < end; ++i) {
-      if (others[i].first > begin) left.emplace_back(begin, others[i].first);
-      begin = std::max(begin, others[i].second);
-    }
-    if (begin < end) left.emplace_back(begin, end);
-  }
-  return left;
-}
-
 // What the device did in each step: how long it was busy with any kernel, and how long with those that took most.
 class KernelFold {
  public:
@@ -357,7 +389,7 @@ ChosenEvents ChooseEvents(TraceRank& trace) {
     chosen.has_ops = true;
     break;
   }
-  chosen.steps = ChooseSteps(chosen.events);
+  chosen.steps = ChooseSteps(chosen.events, trace.kernels);
   SeparateSteps(chosen.events);
   if (!chosen.on_device && !Has(chosen.events, Kind::kForward)) {
     AddForwards(std::move(trace.backward_ns), chosen.events);
