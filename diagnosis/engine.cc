@@ -113,6 +113,8 @@ class Engine::Impl {
     if (rank >= 0 && rank < kMaxRanks) coverage_.SetCommunicationOn(rank, on);
   }
 
+  void SetWorldSize(int ranks) { world_size_ = ranks; }
+
   void RemoveRank(int rank) { gathering_.Remove(rank); }
 
   bool Add(int rank, StepFold fold, uint64_t now_ns) {
@@ -559,6 +561,13 @@ class Engine::Impl {
       notes.push_back(
           {NoteKind::kNoData, absl::StrCat("no marks of rank ", FormatRanges(unheard), ": not judged"), first_step_});
     }
+    if (const std::vector<int>& beyond = roster().beyond; !beyond.empty()) {
+      notes.push_back({NoteKind::kNoData,
+                       absl::StrCat("groups of rank ", FormatRanges(layout_.RanksThatName(beyond.front())),
+                                    " name rank ", FormatRanges(beyond), ", but the job has ", roster().world_size,
+                                    " ranks: these members are set aside"),
+                       first_step_});
+    }
     if (const std::vector<int>& ranks = roster().with_unused_groups; !ranks.empty()) {
       notes.push_back(
           {NoteKind::kNoData,
@@ -673,12 +682,20 @@ class Engine::Impl {
   // What takes a look at all members of all groups, as of the present layout.
   struct Roster {
     uint64_t version = ~uint64_t{0};
+    int told_size = 0;
+    int world_size = 0;        // 0: not known
     std::vector<int> unheard;  // members of declared groups that never reported anything
+    std::vector<int> beyond;   // the same, that the job does not have
     std::vector<int> with_unused_groups;
   };
   const Roster& roster() const {
-    if (roster_.version != layout_.version()) {
-      roster_ = {layout_.version(), layout_.Unheard(), layout_.RanksWithUnusedGroups()};
+    if (roster_.version == layout_.version() && roster_.told_size == world_size_) return roster_;
+    roster_ = {layout_.version(), world_size_, world_size_ > 0 ? world_size_ : layout_.DeclaredWorldSize(),
+               layout_.Unheard(), {},          layout_.RanksWithUnusedGroups()};
+    if (roster_.world_size > 0) {
+      const auto first = std::lower_bound(roster_.unheard.begin(), roster_.unheard.end(), roster_.world_size);
+      roster_.beyond.assign(first, roster_.unheard.end());
+      roster_.unheard.erase(first, roster_.unheard.end());
     }
     return roster_;
   }
@@ -729,6 +746,7 @@ class Engine::Impl {
   Odd odd_;                     // the newest
 
   Layout layout_;
+  int world_size_ = 0;  // as told
   mutable Roster roster_;
   mutable Coverage::Result covered_;
   mutable std::pair<uint64_t, uint64_t> covered_versions_{~uint64_t{0},
@@ -775,6 +793,7 @@ size_t Engine::group_bytes() const { return impl_->group_bytes(); }
 
 size_t Engine::waiting_bytes() const { return impl_->waiting_bytes(); }
 void Engine::SetCommunicationOn(int rank, bool on) { impl_->SetCommunicationOn(rank, on); }
+void Engine::SetWorldSize(int ranks) { impl_->SetWorldSize(ranks); }
 void Engine::RemoveRank(int rank) { impl_->RemoveRank(rank); }
 bool Engine::Add(int rank, StepFold fold, uint64_t now_ns) { return impl_->Add(rank, std::move(fold), now_ns); }
 bool Engine::Advance(uint64_t now_ns) { return impl_->Advance(now_ns); }

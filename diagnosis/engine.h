@@ -59,6 +59,9 @@ class Engine {
   size_t waiting_bytes() const;
   // Whether the rank's communication is recorded, as far as is known.
   void SetCommunicationOn(int rank, bool on);
+  // How many ranks the job has; 0: not known, then a group of all ranks that most of them declare says it. Members of
+  // groups beyond are not waited for: the report says whose groups they are.
+  void SetWorldSize(int ranks);
   // The rank is gone (its process ended, its node left): steps do not wait for it.
   void RemoveRank(int rank);
 

@@ -9,6 +9,7 @@
 #include <string_view>
 
 #include "diagnosis/render.h"
+#include "gmock/gmock.h"
 #include "gtest/gtest.h"
 
 namespace taskd::diagnosis {
@@ -608,6 +609,34 @@ bool Names(const Report& report, int rank) {
   return std::any_of(report.verdicts.begin(), report.verdicts.end(), [rank](const Verdict& verdict) {
     return verdict.open && verdict.scope == Scope::kRank && verdict.ids == std::vector<int>{rank};
   });
+}
+
+// One rank names ranks that the job does not have.
+TEST(Engine, SetsMembersBeyondTheJobAside) {
+  constexpr int kRanks = 16;
+  const auto run = [](const auto& know_size) {
+    DataParallelJob job(kRanks);
+    job.engine.SetGroup(3, 1, {"odd", "tp", {{3, 1, 70'000}}});
+    know_size(job.engine);
+    job.Run(0, 400);
+    return job.engine.report();
+  };
+  const Report unsized = run([](Engine&) {});
+  EXPECT_EQ(unsized.state, JobState::kUnknown) << "nothing tells how many ranks there are";
+  EXPECT_THAT(NotesOf(unsized), ::testing::HasSubstr("no marks of rank 16-70002: not judged"));
+  const auto told = [](Engine& engine) { engine.SetWorldSize(kRanks); };
+  const auto declared = [](Engine& engine) {
+    for (int r = 0; r < kRanks; ++r) engine.SetGroup(r, 2, {"default_group", "default_group", {{0, 1, kRanks}}});
+  };
+  for (const Report& report : {run(told), run(declared)}) {
+    EXPECT_EQ(report.state, JobState::kOk) << NotesOf(report);
+    EXPECT_THAT(NotesOf(report), ::testing::HasSubstr("groups of rank 3 name rank 16-70002, but the job has 16 ranks: "
+                                                      "these members are set aside"));
+    EXPECT_THAT(NotesOf(report), ::testing::Not(::testing::HasSubstr("not judged")));
+  }
+  const Report larger = run([](Engine& engine) { engine.SetWorldSize(kRanks + 1); });
+  EXPECT_EQ(larger.state, JobState::kUnknown) << "a rank of the job is silent";
+  EXPECT_THAT(NotesOf(larger), ::testing::HasSubstr("no marks of rank 16: not judged"));
 }
 
 TEST(EngineProgress, OneOddStepOfOneRankCostsNobodyElse) {

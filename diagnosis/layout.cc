@@ -318,6 +318,34 @@ std::vector<int> Layout::Unheard() const {
   return unheard;
 }
 
+int Layout::DeclaredWorldSize() const {
+  int size = 0;
+  for (const Group& group : groups_) {
+    const bool is_world = group.declared && (group.label == "default_group" || group.label == "hccl_world_group");
+    const bool is_common = is_world && 2 * group.users > static_cast<size_t>(known_ranks_);
+    if (is_common && group.members.AreNeighbours() && group.members.At(0) == 0) {
+      size = std::max(size, group.members.size());
+    }
+  }
+  return size;
+}
+
+std::vector<int> Layout::RanksThatName(int rank) const {
+  std::vector<bool> names(groups_.size());
+  for (size_t id = 0; id < groups_.size(); ++id) {
+    if (!groups_[id].declared) continue;
+    groups_[id].members.ForEach([&](int member) { names[id] = names[id] || member >= rank; });
+  }
+  std::vector<int> ranks;
+  for (size_t r = 0; r < ranks_.size(); ++r) {
+    const std::vector<int>& groups = ranks_[r].groups;
+    const bool does =
+        std::any_of(groups.begin(), groups.end(), [&](int id) { return id >= 0 && names[static_cast<size_t>(id)]; });
+    if (does) ranks.push_back(static_cast<int>(r));
+  }
+  return ranks;
+}
+
 std::vector<int> Layout::RanksWithUnusedGroups() const {
   std::vector<int> ranks;
   for (size_t r = 0; r < ranks_.size(); ++r) {

@@ -93,6 +93,10 @@ class Layout {
   int stages() const { return stages_; }
   // Members of declared groups that never were heard of, in order.
   std::vector<int> Unheard() const;
+  // The size of the default group, of all the job's ranks, that more than half of the known ranks declare; 0: of none.
+  int DeclaredWorldSize() const;
+  // Ranks of whose declared groups `rank`, or a later one, is a member; in order.
+  std::vector<int> RanksThatName(int rank) const;
   // Ranks with groups whose members are not used, in order.
   std::vector<int> RanksWithUnusedGroups() const;
   // Changes with both.

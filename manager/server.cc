@@ -214,10 +214,14 @@ class ManagerServer::Impl {
       groups->Set(node, rank, of_rank);
     };
     diagnosis_ = std::make_shared<DiagnosisCore>(diagnosis, verdicts, std::move(save));
+    diagnosis_->SetWorldSize(options.nodes * options.procs_per_node);
     events_ = std::make_shared<EventLog>();
     supervision_ = std::make_shared<SupervisionCore>(
         [core = core_] { return core->Pulse(); },
-        [events = events_, ledger = ledger_](const SupervisionEvent& event) {
+        [events = events_, ledger = ledger_, diagnosis = diagnosis_](const SupervisionEvent& event) {
+          if (event.kind == SupervisionEvent::Kind::kStarted && event.world_size > 0) {
+            diagnosis->SetWorldSize(event.world_size);
+          }
           events->Add(event);
           ledger->OnEvent(event);
         },

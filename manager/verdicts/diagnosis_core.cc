@@ -211,6 +211,7 @@ void DiagnosisCore::Run() {
 void DiagnosisCore::Round(Inbox& inbox, SteadyTime oldest, SteadyTime now) {
   const uint64_t now_ns = Nanoseconds(now);
   bool mail = !inbox.empty();
+  feed_.SetWorldSize(world_size_);
   for (auto& [stream, mailbox] : inbox) {
     if (mailbox.hello.has_value()) feed_.Connect(stream, mailbox.hello->node, mailbox.hello->host, mailbox.hello->life);
     if (mailbox.ranks.has_value()) feed_.Ranks(stream, *mailbox.ranks);

@@ -97,6 +97,9 @@ class DiagnosisCore {
   void Folds(uint64_t stream, FoldBatch batch);
   void Disconnect(uint64_t stream);
 
+  // How many ranks the job has; 0: not known. From any thread.
+  void SetWorldSize(int ranks) { world_size_ = ranks; }
+
   // Never null.
   std::shared_ptr<const diagnosis::Report> report() const;
   // Tells the sink the present report at once, then each changed one. False: closed, nothing was told.
@@ -162,6 +165,7 @@ class DiagnosisCore {
   SteadyTime inbox_since_;
   Stats stats_;
 
+  std::atomic<int> world_size_{0};
   mutable std::atomic<bool> asked_{false};  // for the report, since it was made
 
   mutable std::mutex report_mutex_;  // guards from here; never taken together with mutex_

@@ -113,6 +113,8 @@ class DiagnosisFeed {
   // While too few steps have come it says what is to be done for them to come. Names ranks that two nodes report.
   diagnosis::Report report() const;
   void Restore(const std::vector<diagnosis::Verdict>& verdicts) { engine_.Restore(verdicts); }
+  // Engine::SetWorldSize.
+  void SetWorldSize(int ranks) { engine_.SetWorldSize(ranks); }
   Counts counts() const;
   // The stream that the rank belongs to; 0: nobody's.
   uint64_t owner(int rank) const;
