@@ -24,5 +24,7 @@ def test_work_is_what_the_arguments_shapes_say_or_the_program():
         "a mask over pairs": work(800), "a picture": work(4 * 3 * 32 * 32), "values stay unread": work(32),
         "nothing with a shape": [], "many": work(64), "in evaluation": [], "only communication is on": [],
         "enabled again": work(400), "said by the program": work(4096, 12.5), "a tensor is no number": [],
-        "text is no number": [], "no work": work(0, -1, "nan"),
+        "text is no number": [], "no work": work(0), "marks are off": [],
+        "said": [f"taskd.torch: work: ValueError: work({amount}): the amount of work is a finite number from 0 on; it is not used"
+                 for amount in ("-1", "-2", str(10**400)[:40], "inf", "nan")],
     }

@@ -3,7 +3,7 @@ import collections
 import json
 
 import taskd.torch
-from taskd.torch import _gate
+from taskd.torch import _gate, _patches
 
 marks = []
 _gate.mark = lambda message, stream=None, domain=None: marks.append(message)
@@ -66,5 +66,9 @@ case("enabled again", lambda: model(tokens))
 case("said by the program", lambda: (taskd.torch.work(4096), taskd.torch.work(12.5), model(tokens)))
 case("a tensor is no number", lambda: taskd.torch.work(torch.zeros(1)))
 case("text is no number", lambda: taskd.torch.work("many"))
-case("no work", lambda: (taskd.torch.work(0), taskd.torch.work(-1), taskd.torch.work(float("nan"))))
+_patches._said.clear()
+case("no work", lambda: [taskd.torch.work(amount) for amount in (0, -1, float("nan"), float("inf"), 10**400, -1)])
+_gate.kinds = lambda: 0
+case("marks are off", lambda: (taskd.torch.work(7), taskd.torch.work(-2)))
+found["said"] = sorted(_patches._said)
 print(json.dumps(found))

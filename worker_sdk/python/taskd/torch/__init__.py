@@ -63,11 +63,12 @@ def work(amount):
     """How much there is to do in the present step: tokens, elements, a number from 0 on, the same kind of number on all ranks.
 
     Several calls in a step add up. Where the program does not say it, the shapes of what the model is called with do; from the
-    first call on only the program does. Not a tensor: its value would have to be waited for. Never raises.
+    first call on only the program does. Not a tensor: its value would have to be waited for. Never raises: an amount that is
+    below 0, infinite or no number is a line of the log, and not used.
     """
     from taskd.torch import _amount, _patches
 
-    _patches.quietly(_amount.say, amount)
+    _patches.quietly(_amount.work, amount)
 
 
 def coverage():

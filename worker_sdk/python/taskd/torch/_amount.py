@@ -52,14 +52,20 @@ def of_forward(args, kwargs):
         _gate.mark('{"work": %d}' % total)
 
 
-def say(amount):
+def work(amount):
     global _said_by_program
     _said_by_program = True
-    if not _gate.kinds() & _gate.OTHER:
-        return
     # A tensor's number would have to be waited for.
     if isinstance(amount, _tensor) or not hasattr(amount, "__float__"):
         raise TypeError("work is a number that the program has, not %s" % type(amount).__name__)
+    try:
+        usable = 0 <= float(amount) < float("inf")
+    except OverflowError:  # an int beyond any float
+        usable = False
+    if not usable:
+        raise ValueError("work(%.40s): the amount of work is a finite number from 0 on; it is not used" % (amount,))
+    if not _gate.kinds() & _gate.OTHER:
+        return
     _gate.mark('{"work": %r}' % (amount if type(amount) is int else float(amount)))
 
 
