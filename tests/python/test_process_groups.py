@@ -7,6 +7,8 @@ import pytest
 
 from deadlines import wait_until
 from needs import needs_torch
+from taskd.python.utils import atomic_file
+from taskd.torch import _groups
 
 pytestmark = needs_torch
 
@@ -63,6 +65,21 @@ def test_file(world, free_port, task, name):
                                 "2": {"group_name": "2", "group_rank": 1, "global_ranks": [0, 1]}}
     assert os.listdir(os.path.dirname(paths[0])) == ["parallel_group.json"], "a temporary file is left"
     assert not os.listdir(os.path.join(folder, "default_task_id_1000000000", "1")), "an earlier job's folder was taken"
+
+
+def test_a_write_that_fails_leaves_the_file_as_it_was(tmp_path):
+    """Whatever the error is."""
+    _groups.write_file(str(tmp_path), {"default_group": {}})
+    with pytest.raises(TypeError):
+        _groups.write_file(str(tmp_path), {"default_group": object()})
+    with pytest.raises(UnicodeEncodeError):
+        atomic_file.write_file(str(tmp_path / "parallel_group.json"), "\ud800")
+    assert os.listdir(tmp_path) == ["parallel_group.json"]
+    assert groups(tmp_path / "parallel_group.json") == {"default_group": {}}
+    os.mkdir(tmp_path / "folder")
+    with pytest.raises(IsADirectoryError):
+        atomic_file.write_file(str(tmp_path / "folder"), "text")
+    assert sorted(os.listdir(tmp_path)) == ["folder", "parallel_group.json"]
 
 
 def test_the_proxy_says_where(world, free_port):

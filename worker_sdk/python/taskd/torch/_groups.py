@@ -17,6 +17,7 @@ import sys
 import threading
 import time
 
+from taskd.python.utils import atomic_file
 from taskd.python.utils.log import run_log
 from taskd.torch import _patches
 
@@ -216,16 +217,7 @@ def _let_it_finish():
 
 
 def write_file(folder, groups):
-    """Replaces the file at once."""
-    temporary = os.path.join(folder, f".{FILE_NAME}.{os.getpid()}.{threading.get_ident()}")
-    try:
-        with open(temporary, "w", encoding="utf-8") as file:
-            json.dump(groups, file, indent=4)
-        os.replace(temporary, os.path.join(folder, FILE_NAME))
-    except OSError:
-        if os.path.lexists(temporary):
-            os.unlink(temporary)
-        raise
+    atomic_file.write_file(os.path.join(folder, FILE_NAME), json.dumps(groups, indent=4))
 
 
 def rank_folder(rank):
