@@ -27,8 +27,9 @@ class MarkFileReader {
   // NOT_FOUND: there is no such directory. FAILED_PRECONDITION: it is a symbolic link or no directory.
   static absl::StatusOr<MarkFileReader> Open(const std::string& rank_dir);
 
-  // The next record; its views are valid until the next call. False: the end for now. A line that is still being
-  // written (no line feed yet, in the newest file) is left: a later call reads on there.
+  // The next record; its views are valid until the next call. False: the end for now; a later call reads on there. A line
+  // without a line feed, at the end of a file, counts if it is a whole mark; in the newest file it is left otherwise,
+  // because it may still be being written.
   bool Next(MarkRecord& record);
 
   // Lines that are no marks.

@@ -80,7 +80,7 @@ class DiagnosisCore {
   // Between the begins of two rounds: thousands of nodes do not wake the thread thousands of times.
   static constexpr std::chrono::milliseconds kPace{10};
   // A report without news is made as often, which takes a look at all ranks: where somebody has asked since the last
-  // one, and where nobody has.
+  // one, and where nobody has. In a manager the ledger asks once a second.
   static constexpr std::chrono::milliseconds kRefresh{200};
   static constexpr std::chrono::milliseconds kRefreshUnasked{1000};
   static constexpr std::chrono::seconds kSaveAgain{10};
