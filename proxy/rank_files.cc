@@ -82,6 +82,7 @@ absl::Status RankFiles::OpenFile(int folder, uint64_t file, bool create) {
   // Marks the file as in use for proxies that age this folder. A file system without locks is no reason to stop.
   (void)flock(fd.get(), LOCK_SH | LOCK_NB);
   fd_ = std::move(fd);
+  has_part_ = false;
   file_ = file;
   size_ = info.st_size;
   return absl::OkStatus();
@@ -93,6 +94,7 @@ bool RankFiles::StillThere() const {
 }
 
 absl::StatusOr<RankFiles::Target> RankFiles::Prepare(int64_t now_unix_s) {
+  if (absl::Status removed = RemovePart(); !removed.ok()) return removed;
   // The file may have been removed or truncated; then look at the folder again.
   if (!StillThere()) fd_.reset();
   if (fd_.valid() && size_ <= kMaxMarkFileBytes) return Target{file_, size_};
@@ -119,9 +121,20 @@ absl::Status RankFiles::Append(std::string_view lines) {
     return absl::OkStatus();
   }
   int error = written < 0 ? errno : ENOSPC;
-  // Half a line would be read as a broken one for ever.
-  if (written > 0 && ftruncate(fd_.get(), size_) != 0) fd_.reset();
+  has_part_ = written > 0;
+  (void)RemovePart();
   return absl::ErrnoToStatus(error, absl::StrCat(path(), "/", FileName(file_)));
+}
+
+// Half a line would be read as a broken one for ever, and the whole lines before it are about to be written again.
+absl::Status RankFiles::RemovePart() {
+  struct stat info;
+  if (!has_part_ || fstat(fd_.get(), &info) != 0) return absl::OkStatus();
+  if (info.st_nlink > 0 && info.st_size > size_ && ftruncate(fd_.get(), size_) != 0) {
+    return absl::ErrnoToStatus(errno, absl::StrCat(path(), "/", FileName(file_)));
+  }
+  has_part_ = false;
+  return absl::OkStatus();
 }
 
 absl::StatusOr<bool> RankFiles::SettleInterruptedWrite(uint64_t file, int64_t offset, int64_t bytes) {

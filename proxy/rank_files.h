@@ -40,7 +40,8 @@ class RankFiles {
   };
   absl::StatusOr<Target> Prepare(int64_t now_unix_s);
 
-  // Appends whole lines with one write to the file of the last Prepare. On failure nothing of them stays in the file.
+  // Appends whole lines with one write to the file of the last Prepare. On failure nothing of them stays in the file; while
+  // a part cannot be removed, Prepare fails, too.
   absl::Status Append(std::string_view lines);
 
   // Returns whether the write of `bytes` bytes at `offset` of `file` was done by a proxy that is gone; a part of it is
@@ -58,12 +59,14 @@ class RankFiles {
   absl::Status OpenFile(int folder, uint64_t file, bool create);
   absl::StatusOr<std::string> ReadNewest(int count_from_newest) const;
   bool StillThere() const;
+  absl::Status RemovePart();
 
   const ProfilingDir dir_;
   const int rank_;
   UniqueFd fd_;
   uint64_t file_ = 0;
   int64_t size_ = 0;
+  bool has_part_ = false;  // behind size_, of a write that failed
 };
 
 // Content of the rank's newest (0), second newest (1), … mark file; NOT_FOUND past the oldest.

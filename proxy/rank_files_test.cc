@@ -1,7 +1,17 @@
 #include "proxy/rank_files.h"
 
+#include <linux/filter.h>
+#include <linux/seccomp.h>
+#include <signal.h>
+#include <sys/prctl.h>
+#include <sys/resource.h>
 #include <sys/stat.h>
+#include <sys/syscall.h>
 #include <unistd.h>
+
+#include <cerrno>
+#include <cstddef>
+#include <thread>
 
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
@@ -150,6 +160,44 @@ TEST_F(RankFilesTest, TheLastNameIsAFileLikeAnyOther) {
   WriteFile(folder_ + "/9999999999", "old\n");
   Append(files_, "a\n");
   EXPECT_EQ(ReadFile(folder_ + "/9999999999"), "old\na\n");
+}
+
+// From now on this thread's ftruncate() fails as on a disk that is in trouble.
+bool RefuseTruncation() {
+  sock_filter refuse[] = {BPF_STMT(BPF_LD | BPF_W | BPF_ABS, offsetof(seccomp_data, nr)),
+                          BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, SYS_ftruncate, 0, 1),
+                          BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ERRNO | EIO),
+                          BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ALLOW)};
+  const sock_fprog program = {sizeof(refuse) / sizeof(*refuse), refuse};
+  return prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) == 0 && prctl(PR_SET_SECCOMP, SECCOMP_MODE_FILTER, &program) == 0;
+}
+
+// The disk is full in the middle of a write, and then does not even take back what it has.
+TEST_F(RankFilesTest, WholeLinesOfAWriteThatFailedAreNotWrittenTwice) {
+  Append(files_, "old\n");
+  ASSERT_TRUE(files_.Prepare(kNow).ok());
+  rlimit before;
+  ASSERT_EQ(getrlimit(RLIMIT_FSIZE, &before), 0);
+  const auto handler = signal(SIGXFSZ, SIG_IGN);
+  const rlimit full = {7, before.rlim_max};
+  ASSERT_EQ(setrlimit(RLIMIT_FSIZE, &full), 0);
+  bool refused = false;
+  absl::Status written, prepared;
+  std::thread([&] {
+    refused = RefuseTruncation();
+    if (!refused) return;
+    written = files_.Append("a\nb\n");
+    prepared = files_.Prepare(kNow).status();
+  }).join();
+  setrlimit(RLIMIT_FSIZE, &before);
+  signal(SIGXFSZ, handler);
+  if (!refused) GTEST_SKIP() << "no system call filters here";
+  EXPECT_FALSE(written.ok());
+  EXPECT_FALSE(prepared.ok()) << "nothing goes elsewhere meanwhile";
+  EXPECT_EQ(ReadFile(folder_ + "/1745567190"), "old\na\nb");
+  Append(files_, "a\nb\n");  // it is better
+  EXPECT_EQ(ReadFile(folder_ + "/1745567190"), "old\na\nb\n");
+  EXPECT_THAT(MarkFiles(folder_), ElementsAre("1745567190"));
 }
 
 TEST_F(RankFilesTest, SettlesAWriteThatWasNotDone) {
