@@ -1,23 +1,20 @@
 #include "agent/run/supervision.h"
 
-#include <fcntl.h>
 #include <stdlib.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
 #include <algorithm>
-#include <cerrno>
 #include <chrono>
-#include <cstring>
 #include <filesystem>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "agent/stacks/stack_merge.h"
+#include "common/atomic_file.h"
 #include "common/log.h"
 #include "common/realtime.h"
 #include "common/runtime_dir.h"
-#include "common/unique_fd.h"
 
 namespace taskd::run {
 namespace {
@@ -189,15 +186,10 @@ std::string RunSupervision::WriteFile(const v1::HangNotice& notice, const std::s
   std::error_code error;
   std::filesystem::create_directories(folder, error);
   std::string path = absl::StrCat(folder, "/hang-", getpid(), "-", notice.number(), ".txt");
-  UniqueFd fd(open(path.c_str(), O_CREAT | O_WRONLY | O_TRUNC | O_CLOEXEC | O_NOFOLLOW, 0600));
-  const std::string content = absl::StrCat(notice.text(), "\n", text);
-  for (size_t done = 0; done < content.size();) {
-    const ssize_t wrote = write(fd.get(), content.data() + done, content.size() - done);
-    if (wrote < 0) {
-      spdlog::warn("the stacks cannot be written to {}: {}", path, strerror(errno));
-      return "";
-    }
-    done += static_cast<size_t>(wrote);
+  const absl::Status written = WriteFileAtomically(path, absl::StrCat(notice.text(), "\n", text));
+  if (!written.ok()) {
+    spdlog::warn("the stacks cannot be written to {}", written.message());
+    return "";
   }
   return path;
 }
