@@ -1,12 +1,7 @@
 #include "common/task_name.h"
 
-#include <unistd.h>
-
-#include <ctime>
-#include <random>
-
 #include "absl/strings/ascii.h"
-#include "absl/strings/str_format.h"
+#include "absl/strings/str_cat.h"
 
 namespace taskd {
 namespace {
@@ -23,10 +18,6 @@ std::string PlainFileName(const std::string& name) {
   return plain;
 }
 
-std::string FreshTaskName() {
-  char host[256] = {};
-  if (gethostname(host, sizeof(host) - 1) != 0) host[0] = '\0';
-  return absl::StrFormat("default_task_id_%d_%s_%08x", time(nullptr), PlainFileName(host), std::random_device{}());
-}
+std::string DefaultTaskName(int64_t unix_s) { return absl::StrCat("default_task_id_", unix_s); }
 
 }  // namespace taskd

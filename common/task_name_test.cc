@@ -11,10 +11,7 @@ TEST(PlainFileName, IsOnePartOfAPath) {
   EXPECT_EQ(PlainFileName(std::string(300, 'x')).size(), 100u);
 }
 
-TEST(FreshTaskName, IsNoOthers) {
-  EXPECT_THAT(FreshTaskName(), ::testing::MatchesRegex("default_task_id_[0-9]{10}_[A-Za-z0-9._-]+_[0-9a-f]{8}"));
-  EXPECT_NE(FreshTaskName(), FreshTaskName());
-}
+TEST(DefaultTaskName, HasTheSecond) { EXPECT_EQ(DefaultTaskName(1745567190), "default_task_id_1745567190"); }
 
 }  // namespace
 }  // namespace taskd

@@ -15,6 +15,9 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "common/foreign_owner.h"
+#include "common/task_name.h"
+#include "proxy/profiling_dir.h"
 #include "taskd/own_user.h"
 
 namespace taskd::proxy {
@@ -57,7 +60,7 @@ absl::Status CheckOwner(const std::string& path) {
   if (stat(std::filesystem::path(path).parent_path().c_str(), &parent) == 0 && (parent.st_mode & S_IWOTH) == 0) {
     return absl::OkStatus();
   }
-  return Refusal(path, "belongs to another user");
+  return Refusal(path, ForeignOwner(info.st_uid).c_str());
 }
 
 struct Candidate {
@@ -94,7 +97,7 @@ std::string RealPath(const Candidate& candidate) {
   return error ? candidate.path : (real / std::filesystem::path(candidate.path).filename()).string();
 }
 
-void Look(const std::vector<Candidate>& candidates, const std::string& task_folder, Search& search) {
+void Look(const std::vector<Candidate>& candidates, const std::string& task_folder, int64_t unix_s, Search& search) {
   MarkFolder found;
   for (const Candidate& candidate : candidates) {
     {
@@ -105,6 +108,11 @@ void Look(const std::vector<Candidate>& candidates, const std::string& task_fold
     const std::string path = ours ? RealPath(candidate) : candidate.path;
     absl::Status checked = CheckMarkFolder(path, task_folder);
     if (checked.ok() && ours) checked = CheckOwner(path);
+    if (checked.ok() && task_folder.empty()) {
+      absl::StatusOr<std::string> made = ProfilingDir::MakeDefaultTask(path, unix_s, &found.made);
+      checked = made.status();
+      if (made.ok()) found.task_folder = *std::move(made);
+    }
     if (checked.ok()) {
       found.path = path;
       break;
@@ -125,7 +133,8 @@ absl::Status CheckMarkFolder(const std::string& path, const std::string& task_fo
   struct stat info;
   const std::string task = absl::StrCat(path, "/", task_folder);
   // Who made the folder may have made this one for us in it.
-  if (lstat(task.c_str(), &info) == 0 && lstat(path.c_str(), &info) == 0 && S_ISDIR(info.st_mode)) {
+  if (!task_folder.empty() && lstat(task.c_str(), &info) == 0 && lstat(path.c_str(), &info) == 0 &&
+      S_ISDIR(info.st_mode)) {
     return CheckFolder(task, task);
   }
   return CheckFolder(path, path);
@@ -133,12 +142,16 @@ absl::Status CheckMarkFolder(const std::string& path, const std::string& task_fo
 
 MarkFolder ChooseMarkFolder(const MarkFolderWishes& wishes, std::chrono::milliseconds patience) {
   auto search = std::make_shared<Search>();
-  std::thread([search, candidates = ListCandidates(wishes), task = wishes.task_folder] {
-    Look(candidates, task, *search);
+  std::thread([search, candidates = ListCandidates(wishes), task = wishes.task_folder, unix_s = wishes.unix_s] {
+    Look(candidates, task, unix_s, *search);
   }).detach();
   std::unique_lock<std::mutex> lock(search->mutex);
-  if (search->done.wait_for(lock, patience, [&] { return search->found.has_value(); })) return *search->found;
-  return {search->looks_at, search->refusal};
+  const bool found = search->done.wait_for(lock, patience, [&] { return search->found.has_value(); });
+  MarkFolder folder = found ? *search->found : MarkFolder{.path = search->looks_at, .refusal = search->refusal};
+  if (folder.task_folder.empty()) {
+    folder.task_folder = wishes.task_folder.empty() ? DefaultTaskName(wishes.unix_s) : wishes.task_folder;
+  }
+  return folder;
 }
 
 }  // namespace taskd::proxy

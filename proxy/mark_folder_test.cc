@@ -51,6 +51,28 @@ TEST_F(MarkFolderTest, TakesTheFirstThatCanBeWrittenAndMakesNothing) {
   EXPECT_EQ(Choose().refusal, "");
 }
 
+TEST_F(MarkFolderTest, ATaskThatNobodyHasNamedGetsTheNextFreeSecond) {
+  wishes_.first = temp_ / "profiling";
+  wishes_.task_folder = "";
+  wishes_.unix_s = 1745567190;
+  for (const char* name : {"default_task_id_1745567190", "default_task_id_1745567191", "default_task_id_1745567192"}) {
+    const MarkFolder folder = Choose();
+    EXPECT_EQ(folder.path, wishes_.first);
+    EXPECT_EQ(folder.task_folder, name);
+    EXPECT_EQ(folder.made.back(), temp_ / (std::string("profiling/") + name));
+    EXPECT_EQ(folder.made.size(), name == std::string_view("default_task_id_1745567190") ? 2u : 1u)
+        << "with the one above";
+    EXPECT_TRUE(std::filesystem::is_directory(temp_ / (std::string("profiling/") + name)));
+  }
+
+  wishes_.first = temp_ / "file/profiling";
+  wishes_.working_dirs = {};
+  const MarkFolder none = Choose();
+  EXPECT_EQ(none.path, "");
+  EXPECT_EQ(none.task_folder, "default_task_id_1745567190");
+  EXPECT_THAT(none.made, ::testing::IsEmpty());
+}
+
 TEST_F(MarkFolderTest, WhatWasGivenIsTakenOrNone) {
   wishes_.given = temp_ / "given/";
   EXPECT_EQ(Choose().path, temp_ / "given");

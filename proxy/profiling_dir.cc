@@ -4,8 +4,10 @@
 #include <sys/stat.h>
 
 #include <cerrno>
+#include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "common/task_name.h"
 #include "proxy/folder.h"
 
 namespace taskd::proxy {
@@ -19,13 +21,33 @@ absl::StatusOr<UniqueFd> OpenOrMake(int parent, const std::string& name, const s
   return OpenFolder(parent, name, path);
 }
 
-absl::Status MakeParents(const std::string& path) {
+// *made: those that were missing, the outermost first.
+absl::Status MakeParents(const std::string& path, std::vector<std::string>* made) {
   for (size_t slash = path.find('/', 1); slash != std::string::npos; slash = path.find('/', slash + 1)) {
     std::string parent = path.substr(0, slash);
-    if (mkdir(parent.c_str(), 0755) != 0 && errno != EEXIST) return absl::ErrnoToStatus(errno, parent);
+    if (mkdir(parent.c_str(), 0755) == 0) {
+      made->push_back(std::move(parent));
+    } else if (errno != EEXIST) {
+      return absl::ErrnoToStatus(errno, parent);
+    }
   }
   return absl::OkStatus();
 }
+
+absl::StatusOr<UniqueFd> OpenRoot(const std::string& path, std::vector<std::string>* made) {
+  absl::StatusOr<UniqueFd> root = OpenFolder(AT_FDCWD, path, path);
+  if (!absl::IsNotFound(root.status())) return root;
+  if (absl::Status parents = MakeParents(path, made); !parents.ok()) return parents;
+  if (mkdir(path.c_str(), 0755) == 0) {
+    made->push_back(path);
+  } else if (errno != EEXIST) {
+    return absl::ErrnoToStatus(errno, path);
+  }
+  return OpenFolder(AT_FDCWD, path, path);
+}
+
+// Each node of a large job may have a proxy that begins in the same second.
+constexpr int64_t kMostTasksOfASecond = 100'000;
 
 }  // namespace
 
@@ -47,12 +69,25 @@ std::string ProfilingDir::TaskPath() const { return absl::StrCat(path_ == "/" ? 
 
 std::string ProfilingDir::RankPath(int rank) const { return absl::StrCat(TaskPath(), "/", rank); }
 
-absl::StatusOr<UniqueFd> ProfilingDir::OpenRank(int rank) const {
-  absl::StatusOr<UniqueFd> root = OpenFolder(AT_FDCWD, path_, path_);
-  if (absl::IsNotFound(root.status())) {
-    if (absl::Status made = MakeParents(path_); !made.ok()) return made;
-    root = OpenOrMake(AT_FDCWD, path_, path_);
+absl::StatusOr<std::string> ProfilingDir::MakeDefaultTask(const std::string& path, int64_t unix_s,
+                                                          std::vector<std::string>* made) {
+  absl::StatusOr<UniqueFd> root = OpenRoot(path, made);
+  if (!root.ok()) return root.status();
+  for (int64_t second = unix_s; second < unix_s + kMostTasksOfASecond; ++second) {
+    std::string name = DefaultTaskName(second);
+    if (mkdirat(root->get(), name.c_str(), 0755) == 0) {
+      made->push_back(absl::StrCat(path, "/", name));
+      return name;
+    }
+    if (errno != EEXIST) return absl::ErrnoToStatus(errno, absl::StrCat(path, "/", name));
   }
+  return absl::ResourceExhaustedError(
+      absl::StrCat(path, ": has too many folders ", DefaultTaskName(unix_s), " and on"));
+}
+
+absl::StatusOr<UniqueFd> ProfilingDir::OpenRank(int rank) const {
+  std::vector<std::string> made;
+  absl::StatusOr<UniqueFd> root = OpenRoot(path_, &made);
   if (!root.ok()) return root;
   absl::StatusOr<UniqueFd> task = OpenOrMake(root->get(), task_folder_, absl::StrCat(path_, "/", task_folder_));
   if (!task.ok()) return task;

@@ -5,7 +5,9 @@
 // and where it runs. Then there are no mark files; everything else goes on.
 #pragma once
 
+#include <cstdint>
 #include <string>
+#include <vector>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
@@ -24,6 +26,12 @@ class ProfilingDir {
   const std::string& task_folder() const { return task_folder_; }
   std::string TaskPath() const;
   std::string RankPath(int rank) const;
+
+  // Makes <path>/default_task_id_<unix s>, of the first second from `unix_s` on for which there is none, and the folders
+  // above where they are missing; *made has all that were made, the outermost first. Its name; the message of an error
+  // names the path and what is wrong with it.
+  static absl::StatusOr<std::string> MakeDefaultTask(const std::string& path, int64_t unix_s,
+                                                     std::vector<std::string>* made);
 
   // The folder of a rank, made where it is missing. The message names the path and what is wrong with it.
   absl::StatusOr<UniqueFd> OpenRank(int rank) const;

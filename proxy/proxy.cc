@@ -5,6 +5,7 @@
 #include <atomic>
 #include <chrono>
 #include <cstdlib>
+#include <ctime>
 #include <filesystem>
 #include <memory>
 #include <optional>
@@ -78,7 +79,7 @@ absl::Status CheckOptions(const ProxyOptions& options, const proto::Security& se
 
 // The folder of the task, and what a proxy before us at this socket has left of it.
 struct Task {
-  std::string folder;
+  std::string folder;  // empty: nobody has named the task
   std::optional<KindMask> last_wanted;
   bool is_known = false;  // the last proxy at this socket had the same
 };
@@ -94,7 +95,7 @@ absl::StatusOr<Task> FindTask(const ProxyOptions& options, const std::string& so
     }
     task.is_known = task.folder == state->task_folder;
   }
-  if (task.folder.empty()) task.folder = FreshTaskName();
+  if (task.folder.empty()) return task;
   if (absl::Status checked = CheckTaskFolder(task.folder); !checked.ok()) return checked;
   return task;
 }
@@ -104,8 +105,10 @@ MarkFolder FindMarkFolder(const ProxyOptions& options, const Task& task) {
   MarkFolderWishes wishes;
   wishes.given = options.profiling_dir;
   wishes.working_dirs = {options.submit_dir, std::filesystem::current_path(error).string()};
-  wishes.name = absl::StrCat("taskd-", PlainFileName(options.job.empty() ? task.folder : options.job));
   wishes.task_folder = task.folder;
+  wishes.unix_s = time(nullptr);
+  const std::string named = options.job.empty() ? task.folder : options.job;
+  wishes.name = absl::StrCat("taskd-", named.empty() ? DefaultTaskName(wishes.unix_s) : PlainFileName(named));
   MarkFolder folder = ChooseMarkFolder(wishes, kFolderPatience);
   // Said once for a job where it will be alike on all nodes; what was asked for is said of each.
   const bool tell = options.node_rank == 0 || !options.profiling_dir.empty();
@@ -135,8 +138,10 @@ class Proxy {
       : options_(options),
         socket_(std::move(socket)),
         task_(task),
+        folder_(folder),
         host_(std::move(host)),
-        dir_(folder.path.empty() ? ProfilingDir::WithoutMarkFiles(socket_) : ProfilingDir(folder.path, task.folder)),
+        dir_(folder.path.empty() ? ProfilingDir::WithoutMarkFiles(socket_)
+                                 : ProfilingDir(folder.path, folder.task_folder)),
         node_(NodeOptionsOf(options, host_, socket_), dir_),
         authority_(&node_, StateFilePath(socket_), State()),
         uplink_(Uplink::Options{.manager = options.manager,
@@ -188,6 +193,8 @@ class Proxy {
     hello_server_.Stop();
     absl::Status left = node_.Stop();
     uplink_.Stop();
+    for (auto made = folder_.made.rbegin(); made != folder_.made.rend(); ++made)
+      rmdir(made->c_str());  // if it is empty
     return left;
   }
 
@@ -198,7 +205,7 @@ class Proxy {
     if (!task_.is_known) std::filesystem::remove_all(ProfilingDir::WithoutMarkFiles(socket_).TaskPath(), ignored);
   }
 
-  ProxyState State() const { return {task_.folder, task_.last_wanted, dir_.TaskPath()}; }
+  ProxyState State() const { return {folder_.task_folder, task_.last_wanted, dir_.TaskPath()}; }
 
   absl::Status StartHealth() {
     absl::StatusOr<std::unique_ptr<HealthServer>> health = HealthServer::Start(options_.listen);
@@ -244,6 +251,7 @@ class Proxy {
   const ProxyOptions& options_;
   const std::string socket_;
   const Task task_;
+  const MarkFolder folder_;
   const std::string host_;
   const ProfilingDir dir_;
   Node node_;

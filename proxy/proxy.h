@@ -20,8 +20,8 @@ struct ProxyOptions {
   std::string profiling_dir;  // of the mark files; empty: the first that can be written (proxy/mark_folder.h)
   std::string job;            // namespace/name; empty: not known. Names a folder that is made for want of another
   std::string submit_dir;     // where the job was submitted: SLURM_SUBMIT_DIR; empty: not known
-  // Folder of the task: MINDX_TASK_ID, else TASKD_TASK_ID as a file's name, else
-  // default_task_id_<unix seconds of the start>_<host>_<random>.
+  // Folder of the task: MINDX_TASK_ID, else TASKD_TASK_ID as a file's name, else default_task_id_<unix seconds of the
+  // start>, or of the first second after it whose folder no other proxy has made.
   std::string task_id;
   std::string task_name;
   int64_t disk_limit_mb = 5000;  // >= 0; 0: no limit

@@ -19,6 +19,7 @@
 #include <cstring>
 #include <ctime>
 #include <filesystem>
+#include <fstream>
 #include <string_view>
 #include <thread>
 #include <utility>
@@ -34,7 +35,7 @@
 #include "common/listen.h"
 #include "common/log.h"
 #include "common/runtime_dir.h"
-#include "common/task_name.h"
+#include "nlohmann/json.hpp"
 
 namespace taskd::process {
 namespace {
@@ -138,6 +139,15 @@ UniqueFd AwaitTurn() {
 HostPort ListenAddress(const HostPort& reached) {
   if (IsLoopback(reached)) return reached;
   return {reached.host.find(':') != std::string::npos ? "::" : "0.0.0.0", reached.port};
+}
+
+// Of the proxy that was at this socket: its ranks' folders are there (docs/formats.md). Empty: none, or it has not said.
+std::string TaskOfProxy(const std::string& socket) {
+  std::ifstream file(absl::StrCat(socket, ".state"));
+  const nlohmann::json state = nlohmann::json::parse(file, nullptr, false);
+  return state.is_object() && state.contains("task_folder") && state["task_folder"].is_string()
+             ? state["task_folder"].get<std::string>()
+             : "";
 }
 
 // A child of ours that was reaped elsewhere counts as ended.
@@ -404,10 +414,6 @@ void Daemons::StartProxy(int node_rank, const std::string& manager) {
   SetSecretOf(proxy_);
   if (manager_.pid != 0) proxy_.environment.erase("TASKD_HTTP");  // the manager's, on this node
   if (Variable("TASKD_JOB").empty()) proxy_.environment["TASKD_JOB"] = options_.default_job;
-  // The same for a proxy that has to be started again: its ranks' folders stay where they are.
-  if (Variable("MINDX_TASK_ID").empty() && Variable("TASKD_TASK_ID").empty()) {
-    proxy_.environment["TASKD_TASK_ID"] = FreshTaskName();
-  }
   proxy_.environment.try_emplace("TASKD_LOG_LEVEL", "warning");
   if (library_.empty()) {
     spdlog::warn("libtaskd.so is not beside {}: nothing is preloaded, so no marks but the ranks' own", program_);
@@ -439,6 +445,10 @@ void Daemons::StartAgain(pid_t pid) {
   for (Daemon* daemon : {&manager_, &proxy_}) {
     if (ending_ || daemon->pid != 0 || daemon->ended_pid != pid) continue;
     daemon->ended_pid = 0;
+    // A task that nobody has named has the folder that the proxy has made for it.
+    if (daemon == &proxy_ && Variable("MINDX_TASK_ID").empty() && Variable("TASKD_TASK_ID").empty()) {
+      proxy_.environment["TASKD_TASK_ID"] = TaskOfProxy(socket_);
+    }
     Start(*daemon);
   }
 }
