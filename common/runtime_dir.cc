@@ -25,10 +25,11 @@ constexpr char kSharedFolder[] = "/tmp";
 constexpr char kLastFolder[] = "/dev/shm";  // where that is read-only
 
 absl::Status Broken(const std::string& folder, const struct stat& info) {
-  const char* nobody =
-      IsUnmappedUser(info.st_uid) && info.st_uid == geteuid()
-          ? "; here that number is also everybody whom this user namespace does not map: run TaskD as another user"
-          : "";
+  std::string nobody;
+  if (IsUnmappedUser(info.st_uid)) {
+    nobody = "; here that number is everybody whom this user namespace does not map";
+    if (info.st_uid == geteuid()) nobody += ", this process as well: run TaskD as another user";
+  }
   return absl::InvalidArgumentError(absl::StrFormat(
       "folder '%s' belongs to user %u, mode %04o: it has to belong to this user (%u) or root and not be writable by "
       "group or others%s",

@@ -17,6 +17,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/synchronization/mutex.h"
 #include "common/address.h"
+#include "common/foreign_owner.h"
 #include "common/job_file.h"
 #include "common/job_secret.h"
 #include "common/log.h"
@@ -66,10 +67,12 @@ absl::StatusOr<std::string> ReadTlsFile(const std::string& path, bool is_key) {
     return error(absl::StrCat(strerror(errno), " (ca.crt, tls.crt and tls.key are needed)"));
   }
   if (!S_ISREG(info.st_mode)) return error("is not a file");
-  if (is_key && ((info.st_mode & S_IRWXO) != 0 || !IsOwnUserOrRoot(info.st_uid))) {
-    return error(absl::StrCat("belongs to user ", info.st_uid, " with mode ", absl::Hex(info.st_mode >> 6 & 7),
-                              absl::Hex(info.st_mode >> 3 & 7), absl::Hex(info.st_mode & 7),
-                              "; the key must belong to this user or root, and others must not reach it"));
+  if (is_key && !IsOwnUserOrRoot(info.st_uid)) {
+    return error(absl::StrCat(ForeignOwner(info.st_uid), "; the key must belong to this user or root"));
+  }
+  if (is_key && (info.st_mode & S_IRWXO) != 0) {
+    return error(absl::StrCat("has mode ", absl::Hex(info.st_mode >> 6 & 7), absl::Hex(info.st_mode >> 3 & 7),
+                              absl::Hex(info.st_mode & 7), "; others must not reach the key"));
   }
   std::string content(std::min<size_t>(info.st_size, kMaxTlsFileBytes), '\0');
   const ssize_t size = read(fd.get(), content.data(), content.size());

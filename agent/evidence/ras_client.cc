@@ -17,6 +17,7 @@
 #include "absl/strings/ascii.h"
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
+#include "common/foreign_owner.h"
 #include "common/peer_user.h"
 #include "common/printable.h"
 #include "common/unique_fd.h"
@@ -114,7 +115,7 @@ class Talk {
     }
     const std::optional<uid_t> user = UserOfLoopbackPeer(fd_.get());
     if (!user) return Failed("the kernel does not say whose it is");
-    return IsOwnUserOrRoot(*user) ? absl::OkStatus() : Failed(absl::StrCat("it is of another user, ", *user));
+    return IsOwnUserOrRoot(*user) ? absl::OkStatus() : Failed(absl::StrCat("it ", ForeignOwner(*user)));
   }
 
  private:

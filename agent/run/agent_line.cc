@@ -10,6 +10,7 @@
 #include <utility>
 
 #include "absl/status/statusor.h"
+#include "common/foreign_owner.h"
 #include "common/log.h"
 #include "common/utf8.h"
 #include "fmt/format.h"
@@ -147,7 +148,7 @@ void AgentLine::Connect() {
   ucred peer{};
   socklen_t size = sizeof(peer);
   if (getsockopt(fd_.get(), SOL_SOCKET, SO_PEERCRED, &peer, &size) != 0 || !IsOwnUserOrRoot(peer.uid)) {
-    if (!said_) spdlog::warn("no agent line: the socket {} belongs to user {}", socket_, peer.uid);
+    if (!said_) spdlog::warn("no agent line: the socket {} {}", socket_, ForeignOwner(peer.uid));
     said_ = true;
     return Close(kRetryRefusedNs);
   }

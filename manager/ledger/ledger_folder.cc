@@ -18,6 +18,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
 #include "common/atomic_file.h"
+#include "common/foreign_owner.h"
 #include "common/log.h"
 #include "common/printable.h"
 #include "ledger/kept.h"
@@ -63,8 +64,7 @@ std::string LockText(const std::string& id) {
 
 absl::Status CheckOwner(const std::string& path, const struct stat& status) {
   if (!IsOwnUserOrRoot(status.st_uid)) {
-    return absl::UnavailableError(
-        absl::StrCat(path, " belongs to user ", status.st_uid, ", not to this one, ", geteuid()));
+    return absl::UnavailableError(absl::StrCat(path, " ", ForeignOwner(status.st_uid)));
   }
   if ((status.st_mode & 022) != 0) {
     return absl::UnavailableError(

@@ -13,6 +13,7 @@
 
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
+#include "common/foreign_owner.h"
 #include "common/log.h"
 #include "common/runtime_dir.h"
 #include "taskd/own_user.h"
@@ -170,8 +171,7 @@ constexpr char kLockFile[] = "manager.lock";
 // Whoever can write there can command the job through its next manager.
 absl::Status CheckMine(const std::string& path, const struct stat& status) {
   if (!IsOwnUserOrRoot(status.st_uid)) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("--state-dir: ", path, " belongs to user ", status.st_uid, ", not to this one, ", geteuid()));
+    return absl::InvalidArgumentError(absl::StrCat("--state-dir: ", path, " ", ForeignOwner(status.st_uid)));
   }
   if ((status.st_mode & 022) != 0) {
     return absl::InvalidArgumentError(absl::StrCat("--state-dir: others can write to ", path, " (mode ",

@@ -265,6 +265,17 @@ def test_a_folder_of_nobodys_is_no_folder_of_ones_own(host):
 
 
 @root_only
+def test_a_state_folder_of_nobodys_says_whose_it_is(host):
+    """It is the user's own outside, and in there of the same number as the manager."""
+    host.sh(VICTIM, "mkdir -m 700 /tmp/mine")
+    done = host.run(VICTIM, *UNMAPPED, "/run/build/bin/taskd", "manager", "--job", "default/mine", "--listen", "127.0.0.1:0", "--http",
+                    "127.0.0.1:0", "--state-dir", "/tmp/mine")
+    assert done.returncode == 2 and len(done.stderr.splitlines()) == 1, done
+    assert ("--state-dir: /tmp/mine belongs to user 65534, as this user namespace shows everybody whom it does not map, so it is "
+            "nobody's own; run TaskD as a user whom the namespace maps") in done.stderr, done
+
+
+@root_only
 def test_the_user_nobody_is_a_user_where_everybody_is_mapped(host):
     """Kubernetes' runAsUser: 65534."""
     _, address = host.manager(65534, "mine", "--job", "default/mine")
