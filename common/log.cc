@@ -12,6 +12,7 @@
 #include <utility>
 
 #include "absl/strings/ascii.h"
+#include "common/flag_names.h"
 #include "common/line_writer.h"
 #include "common/log_level.h"
 #include "common/printable.h"
@@ -27,7 +28,7 @@ constexpr std::chrono::seconds kLastLines{1};
 class OneLine final : public spdlog::custom_flag_formatter {
  public:
   void format(const spdlog::details::log_msg& message, const std::tm&, spdlog::memory_buf_t& out) override {
-    const std::string text = Printable({message.payload.data(), message.payload.size()}, kShownLineBytes);
+    const std::string text = Printable(NamedFlags({message.payload.data(), message.payload.size()}), kShownLineBytes);
     out.append(text.data(), text.data() + text.size());
   }
   std::unique_ptr<custom_flag_formatter> clone() const override { return std::make_unique<OneLine>(); }

@@ -7,12 +7,14 @@
 #include <iostream>
 #include <map>
 #include <string_view>
+#include <utility>
 
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "absl/strings/str_split.h"
 #include "agent/process/exit_code.h"
+#include "common/flag_names.h"
 #include "common/log.h"
 #include "common/printable.h"
 #include "proto/channel.h"
@@ -38,7 +40,7 @@ std::string Environment(const char* name) {
 int Fail(const std::string& command, const absl::Status& status) {
   // A list keeps its lines.
   std::vector<std::string> lines = absl::StrSplit(status.message(), "\n  ");
-  for (std::string& line : lines) line = Printable(line, kShownLineBytes);
+  for (std::string& line : lines) line = Printable(NamedFlags(line), kShownLineBytes);
   WriteToStderr(absl::StrCat(command, ": ", absl::StrJoin(lines, "\n  "), "\n"));
   return absl::IsInvalidArgument(status) ? process::kWrongUsage : kFailed;
 }
@@ -89,6 +91,28 @@ std::deque<Parsed> AddCommands(std::span<const CommandEntry> commands, std::span
     parsed.command->AddFlags(flags);
   }
   return all;
+}
+
+// In a daemon that `taskd run` has started: what its user can set. `taskd run` has some of the flags itself.
+void NameFlagsForRun(const CLI::App& command) {
+  static const std::map<std::string, std::string> kOptionsOfRun = {{"--manager", "--manager"},
+                                                                   {"--ledger", "--ledger"},
+                                                                   {"--node-rank", "--node-rank"},
+                                                                   {"--nodes", "--nnodes"},
+                                                                   {"--procs-per-node", "--nproc-per-node"},
+                                                                   {"--default-job", "--rdzv-id"}};
+  std::map<std::string, std::string> names;
+  for (const CLI::Option* option : command.get_options()) {
+    const auto of_run = kOptionsOfRun.find(option->get_name());
+    if (of_run != kOptionsOfRun.end()) {
+      names[of_run->first] = of_run->second;
+    } else if (command.get_name() == "manager" && option->get_name() == "--listen") {
+      names["--listen"] = "--manager";  // TASKD_LISTEN is the proxy's
+    } else if (!option->get_envname().empty()) {
+      names[option->get_name()] = option->get_envname();
+    }
+  }
+  SetFlagNames(std::move(names));
 }
 
 int RunCommand(const Parsed& parsed) {
@@ -192,6 +216,11 @@ int RunCommandLine(std::span<const CommandEntry> commands, std::span<const Comma
   const bool is_option = first == "-h" || first == "--help" || first == "--version";
   if (!is_option && std::find(words.begin(), words.end(), first) == words.end()) {
     return Fail("taskd", absl::InvalidArgumentError(absl::StrCat("'", first, "' is not ", Either(words))));
+  }
+  if (Environment("TASKD_STARTED_BY") == "run") {
+    for (const Parsed& one : all) {
+      if (one.entry->name == first) NameFlagsForRun(*one.app);
+    }
   }
   try {
     app.parse(argc, argv);

@@ -339,6 +339,7 @@ void Daemons::PrepareManager(const HostPort& listen) {
   }
   manager_.environment = options_.environment;
   SetSecretOf(manager_);
+  manager_.environment["TASKD_STARTED_BY"] = "run";
   manager_.environment.erase("TASKD_LISTEN");  // the proxy's
   manager_.environment.try_emplace("TASKD_LOG_LEVEL", "warning");
 }
@@ -411,6 +412,7 @@ void Daemons::StartProxy(int node_rank, const std::string& manager) {
                  socket_,  "--manager", manager,       "--exit-on-stdin-eof"};
   TakeAnyPortIfTaken("TASKD_LISTEN", "--listen", kProxyPort, proxy_.argv);
   proxy_.environment = options_.environment;
+  proxy_.environment["TASKD_STARTED_BY"] = "run";
   SetSecretOf(proxy_);
   if (manager_.pid != 0) proxy_.environment.erase("TASKD_HTTP");  // the manager's, on this node
   if (Variable("TASKD_JOB").empty()) proxy_.environment["TASKD_JOB"] = options_.default_job;

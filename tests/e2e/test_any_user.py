@@ -256,7 +256,7 @@ def test_where_nothing_can_be_written(user):
     log = launcher.log()
     assert all(f"rank {rank} step 0" in log for rank in (0, 1)), log
     assert lines(log, "no proxy, so nothing is seen of the ranks: there is no folder for its socket; TASKD_SOCKET can name one"), log
-    assert complaints(log, "Read-only file system", "no proxy, so nothing is seen of the ranks", "--state-dir") == [], log
+    assert complaints(log, "Read-only file system", "no proxy, so nothing is seen of the ranks", "TASKD_STATE_DIR") == [], log
 
 
 # A /dev with what a program may expect there, but no shm.

@@ -217,6 +217,28 @@ def test_attempts_that_share_a_folder_are_one_ledger(stage, shared):
     assert not [name for name in os.listdir(shared.folder) if name.endswith(".lock")]
 
 
+def test_the_platforms_id_names_the_job(jobs):
+    """`taskd run` has no option for a name: attempts with one MINDX_TASK_ID are one ledger."""
+    folder = os.path.join(jobs.stage.folder, "ledger")
+    for attempt in (1, 2):
+        launcher = jobs.launch(f"attempt{attempt}", "--standalone", "--nproc-per-node=1", f"--ledger={folder}",
+                               environment={"TASKD_MANAGER": "", "MINDX_TASK_ID": "0a1b-2c3d"})
+        assert launcher.wait() == 0, launcher.log()[-3000:]
+        assert "--ledger" not in launcher.log(), launcher.log()[-3000:]
+    done = jobs.stage.run("goodput", "--ledger", folder, "--json")
+    assert done.returncode == 0, done.stderr
+    goodput = check_sum(json.loads(done.stdout))
+    assert goodput["job"] == "default/0a1b-2c3d"
+    assert [a["outcome"] for a in goodput["attempts"]] == ["ended", "ended"]
+
+
+def test_a_job_without_a_name_is_told_what_its_user_can_set(jobs):
+    launcher = jobs.launch("launcher", "--standalone", "--nproc-per-node=1", "--ledger=ledger",
+                           environment={"TASKD_MANAGER": "", "MINDX_TASK_ID": ""})
+    assert launcher.wait() == 0, launcher.log()[-3000:]
+    assert "--ledger: not used" in launcher.log() and "give TASKD_JOB, TASKD_TASK_ID or MINDX_TASK_ID" in launcher.log()
+
+
 def test_a_killed_manager_goes_on_in_the_shared_ledger(stage, shared):
     first = shared.manager()
     shared.report(first, ("STARTED", {}), KILLED)

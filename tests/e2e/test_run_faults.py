@@ -339,7 +339,7 @@ def test_node_without_a_manager_uses_no_other(jobs):
 # ---- Names
 
 @pytest.mark.parametrize("variable, refused_by, complains", [
-    (None, "", []), ("TASKD_JOB", "taskd manager: --job: job name: ", ["no manager: it does not start", "no proxy: the job has no manager"]),
+    (None, "", []), ("TASKD_JOB", "taskd manager: TASKD_JOB: job name: ", ["no manager: it does not start", "no proxy: the job has no manager"]),
     ("MINDX_TASK_ID", "taskd proxy: MINDX_TASK_ID: ", ["the proxy has ended (code 2); training goes on without it"])])
 def test_names_that_are_no_file_names(jobs, variable, refused_by, complains):
     name = "a job's \"name\"/../../with everything;$(touch no)\\"
