@@ -300,6 +300,8 @@ std::string RenderJson(const Report& report, const std::string& job) {
   return PrintableJson(json.dump(-1, ' ', false, Json::error_handler_t::replace));
 }
 
+std::string WriteWhyUnknown(const Report& report) { return absl::StrCat("cannot say: ", ExplainUnknown(report)); }
+
 std::string WriteHeadline(const Report& report) {
   const std::string job = absl::StrCat(CountRanks(report), ", ", DescribeSteps(report));
   if (report.state == JobState::kOk) {
@@ -307,8 +309,7 @@ std::string WriteHeadline(const Report& report) {
         report.own_time ? absl::StrFormat(" by %.2g %% or more", 100 * MakeFinite(report.own_time->ratio)) : "";
     return absl::StrCat("ok: ", job, ", nobody is slow", by);
   }
-  if (report.state == JobState::kUnknown)
-    return absl::StrCat("unknown: ", job, ", cannot say: ", ExplainUnknown(report));
+  if (report.state == JobState::kUnknown) return absl::StrCat("unknown: ", job, ", ", WriteWhyUnknown(report));
   const auto costliest =
       std::find_if(report.verdicts.begin(), report.verdicts.end(), [](const Verdict& verdict) { return verdict.open; });
   return absl::StrCat("slow: ", costliest == report.verdicts.end() ? "but nobody can be named; the notes tell more"

@@ -14,6 +14,8 @@ std::string RenderJson(const Report& report, const std::string& job);
 // The state and why, one sentence: "slow: rank 7 ...", "ok: ...", "unknown: ..., cannot say: ...". Not safe to print as it
 // is.
 std::string WriteHeadline(const Report& report);
+// What the headline of an unknown state says for a reason: "cannot say: only 4 steps were seen".
+std::string WriteWhyUnknown(const Report& report);
 
 // Verdict, evidence table and cost, notes; plain text of at most 120 columns.
 std::string RenderText(const Report& report, const std::string& job);

@@ -120,9 +120,8 @@ Json KindsToJson(KindMask kinds) {
 
 // As the headline, but what cannot be judged comes first.
 std::string Sentence(const diagnosis::Report& report) {
-  const std::string headline = diagnosis::WriteHeadline(report);
-  const size_t why = report.state == diagnosis::JobState::kUnknown ? headline.find("cannot say: ") : 0;
-  return headline.substr(why == std::string::npos ? 0 : why);
+  return report.state == diagnosis::JobState::kUnknown ? diagnosis::WriteWhyUnknown(report)
+                                                       : diagnosis::WriteHeadline(report);
 }
 
 Json EventToJson(const LoggedEvent& event, bool with_detail) {
