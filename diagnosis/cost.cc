@@ -5,8 +5,7 @@
 namespace taskd::diagnosis {
 namespace {
 
-constexpr double kStepsUntilKnown = 6;
-constexpr double kMostMeanSteps = 64;  // beyond them the newer ones count more
+constexpr int kStepsUntilKnown = 6;
 
 }  // namespace
 
@@ -72,12 +71,18 @@ double CostModel::PipelineNs(size_t pipeline) const {
   return sum + (microbatches_[pipeline] - 1) * slowest;
 }
 
-double CostMeans::Add(const Who& who, int64_t step, double cost_ns, double until_known_ns) {
-  Mean& mean = means_.try_emplace(who, Mean{until_known_ns, kStepsUntilKnown, step}).first->second;
-  mean.steps = std::min(mean.steps + 1, kMostMeanSteps);
-  mean.ns += (cost_ns - mean.ns) / mean.steps;
+Measured::Means CostMeans::Add(const Who& who, int64_t step, double cost_ns, double step_ns, bool may_be_over,
+                               const Measured::Means& until_known) {
+  const auto [entry, is_new] = means_.try_emplace(who);
+  Mean& mean = entry->second;
+  if (is_new) {
+    Measured::Means few = until_known;
+    few.steps = kStepsUntilKnown;
+    mean.measured.Begin(few);
+  }
+  mean.measured.Add(step, cost_ns, step_ns - cost_ns, may_be_over);
   mean.last = step;
-  return mean.ns;
+  return mean.measured.means();
 }
 
 void CostMeans::Forget(int64_t step) {

@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "diagnosis/layout.h"
+#include "diagnosis/measured.h"
 #include "diagnosis/verdict.h"
 
 namespace taskd::diagnosis {
@@ -47,16 +48,17 @@ class CostMeans {
  public:
   using Who = std::pair<Scope, int>;
 
-  // In `step`, a place in one count, it costs `cost_ns`: the mean with that. `until_known_ns`: what it is taken to cost
-  // while it has been suspected in a few steps only.
-  double Add(const Who& who, int64_t step, double cost_ns, double until_known_ns);
+  // In `step`, a place in one count, it costs `cost_ns` of `step_ns`: the means with that, as `excess` the cost and as
+  // `reference` the rest of the step. `until_known`: what they are taken to be while it has been suspected in a few steps
+  // only. `may_be_over` as in Measured::Add.
+  Measured::Means Add(const Who& who, int64_t step, double cost_ns, double step_ns, bool may_be_over,
+                      const Measured::Means& until_known);
   // Those that were not suspected in `step`.
   void Forget(int64_t step);
 
  private:
   struct Mean {
-    double ns = 0;
-    double steps = 0;  // that it is of
+    Measured measured;
     int64_t last = 0;
   };
   std::map<Who, Mean> means_;

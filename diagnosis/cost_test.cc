@@ -101,19 +101,26 @@ TEST(CostModel, AnswersWhatIf) {
 TEST(CostMeans, AreOfTheStepsInWhichSomebodyWasSuspected) {
   CostMeans means;
   const CostMeans::Who rank = {Scope::kRank, 3}, node = {Scope::kNode, 3};
+  // Of steps of 200.
+  const auto add = [&means](const CostMeans::Who& who, int64_t step, double cost, double until_known) {
+    const Measured::Means known = {0, step, 99, until_known, 200 - until_known};
+    const Measured::Means all = means.Add(who, step, cost, 200, false, known);
+    EXPECT_NEAR(all.value(), 200, 1e-9);
+    return all.excess;
+  };
   // As if six steps had cost 70.
-  EXPECT_DOUBLE_EQ(means.Add(rank, 10, 140, 70), 80);
-  EXPECT_DOUBLE_EQ(means.Add(node, 10, 7, 0), 1) << "a node of the same number is somebody else";
+  EXPECT_DOUBLE_EQ(add(rank, 10, 140, 70), 80);
+  EXPECT_DOUBLE_EQ(add(node, 10, 7, 0), 1) << "a node of the same number is somebody else";
   means.Forget(10);
-  EXPECT_DOUBLE_EQ(means.Add(rank, 11, 0, 999), 70);
+  EXPECT_DOUBLE_EQ(add(rank, 11, 0, 999), 70);
   means.Forget(11);
-  EXPECT_DOUBLE_EQ(means.Add(node, 12, 0, 14), 12) << "not suspected for a step: begins anew";
+  EXPECT_DOUBLE_EQ(add(node, 12, 0, 14), 12) << "not suspected for a step: begins anew";
   means.Forget(12);
   for (int64_t step = 13; step < 1000; ++step) {
-    means.Add(rank, step, step < 700 ? 50 : 20, 0);
+    add(rank, step, step < 700 ? 50 : 20, 0);
     means.Forget(step);
   }
-  EXPECT_NEAR(means.Add(rank, 1000, 20, 0), 20, 0.5) << "what it costs now";
+  EXPECT_NEAR(add(rank, 1000, 20, 0), 20, 0.5) << "what it costs now";
 }
 
 }  // namespace

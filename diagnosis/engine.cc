@@ -154,8 +154,7 @@ class Engine::Impl {
     report.verdicts = book_.verdicts();
     report.step_ms = periods_.recent_ns() / 1e6;
     for (Verdict& verdict : report.verdicts) {
-      const double step_ns = periods_.MedianNs(lives_.PlaceOf(verdict.since_step), lives_.PlaceOf(verdict.last_step));
-      verdict.text = WriteSentence(verdict, layout_, step_ns / 1e6);
+      verdict.text = WriteSentence(verdict, layout_);
       if (verdict.since_ns == 0) verdict.since_ns = periods_.EndNs(lives_.PlaceOf(verdict.since_step));
     }
     const Coverage::Result& coverage = this->coverage();
@@ -227,7 +226,7 @@ class Engine::Impl {
     }
     if (young_ && !book_.any_open()) {
       absl::StrAppendFormat(&text, "; %s; of so few ranks that is a verdict once it has lasted %.0f s",
-                            WriteSentence(*young_, layout_, periods_.recent_ns() / 1e6), Bar::kStretchNs / 1e9);
+                            WriteSentence(*young_, layout_), Bar::kStretchNs / 1e9);
     }
     report.notes.push_back({NoteKind::kShort, std::move(text), first_step_});
     return false;
@@ -427,7 +426,8 @@ class Engine::Impl {
             [this](int64_t of) { return lives_.FirstOf(of); },
             [this](int rank) { return IsPresent(rank); },
             [this](int64_t onset) { return periods_.LostSince(onset); },
-            [this](int64_t onset) { return periods_.TimeSince(onset); }};
+            [this](int64_t onset) { return periods_.TimeSince(onset); },
+            [this](int64_t first, int64_t last) { return periods_.MeanNs(first, last); }};
   }
 
   bool Accuse(int64_t step, int64_t place, bool planned_change) {

@@ -175,6 +175,86 @@ TEST(Engine, FindsAFaultThatWasThereFromTheFirstStep) {
   EXPECT_EQ(job.engine.report().verdicts.front().ids, std::vector<int>{3});
 }
 
+// What a stopwatch in the script would say is known here.
+void ExpectCost(const Verdict& verdict, double cost_ms, double step_ms) {
+  EXPECT_NEAR(verdict.cost_ms_per_step, cost_ms, 0.02 * cost_ms) << verdict.text;
+  EXPECT_LE(verdict.cost_interval_ms[0], cost_ms);
+  EXPECT_GE(verdict.cost_interval_ms[1], cost_ms);
+  EXPECT_NEAR(verdict.slowdown, step_ms / (step_ms - cost_ms), 0.02 * verdict.slowdown);
+  EXPECT_LE(verdict.slowdown_interval[0], step_ms / (step_ms - cost_ms));
+  EXPECT_GE(verdict.slowdown_interval[1], step_ms / (step_ms - cost_ms));
+}
+
+TEST(Engine, TellsWhatALoaderCostsThatWasSlowBeforeTheMarks) {
+  for (int ranks : {2, 4, 16}) {
+    DataParallelJob job(ranks, 1);
+    job.loader = [](int rank, int) { return rank == 1 ? 220.0 : 4.0; };
+    job.Run(0, 120);
+    const Report report = job.engine.report();
+    ASSERT_EQ(report.verdicts.size(), 1u) << ranks;
+    ExpectCost(report.verdicts[0], 216, 342);
+    EXPECT_NEAR(report.verdicts[0].evidence[0].value, 220, 0.1);
+    EXPECT_NE(report.verdicts[0].text.find("loader 220 ms a step instead of 4.0 ms"), std::string::npos)
+        << report.verdicts[0].text;
+    EXPECT_NE(report.verdicts[0].text.find("126 ms instead of 342 ms"), std::string::npos) << report.verdicts[0].text;
+  }
+}
+
+TEST(Engine, TellsWhatASlowRankCostsThatWasSlowBeforeTheMarks) {
+  for (int ranks : {2, 4, 16}) {
+    DataParallelJob job(ranks, 1);
+    job.extra = [](int rank, int) { return rank == 1 ? 110.0 : 0.0; };
+    job.Run(0, 120);
+    const Report report = job.engine.report();
+    ASSERT_EQ(report.verdicts.size(), 1u) << ranks;
+    ExpectCost(report.verdicts[0], 110, 236);
+  }
+}
+
+// In a verdict's first steps most of the last ones were not slow yet.
+TEST(Engine, TellsWhatASlowRankCostsFromTheFirstStepOn) {
+  DataParallelJob job(4, 1);
+  job.extra = [](int rank, int step) { return rank == 1 && step >= 60 ? 1900.0 : 0.0; };
+  job.Run(0, 60);
+  int step = 60;
+  while (job.engine.report().verdicts.empty() && step < 70) job.Step(++step);
+  for (; step < 75; job.Step(++step)) {
+    const Report report = job.engine.report();
+    ASSERT_EQ(report.verdicts.size(), 1u) << step;
+    ExpectCost(report.verdicts[0], 1900, 2026);
+    EXPECT_NE(report.verdicts[0].text.find("126 ms instead of 2026 ms"), std::string::npos)
+        << step << ": " << report.verdicts[0].text;
+  }
+}
+
+// Pauses of any length in two of three steps: a mean of logarithms is none of what a step takes.
+TEST(Engine, EvidenceIsThePlainMeanOfTheStepsThatItNames) {
+  DataParallelJob job(4, 1);
+  const auto extra = [](int step) { return step < 60 || step % 3 == 0 ? 0.0 : 30.0 * (1 + step * 7 % 31); };
+  job.extra = [&](int rank, int step) { return rank == 1 ? extra(step) : 0.0; };
+  job.Run(0, 59);
+  for (int step = 60; step < 400; ++step) {
+    job.Step(step);
+    const Report report = job.engine.report();
+    if (report.verdicts.empty()) continue;
+    const Verdict& verdict = report.verdicts[0];
+    ASSERT_FALSE(verdict.evidence.empty());
+    const Evidence& own = verdict.evidence[0];
+    ASSERT_GE(own.first_step, 0);
+    ASSERT_LE(own.last_step, step);
+    double sum = 0, period = 0;
+    for (int64_t at = own.first_step; at <= own.last_step; ++at) {
+      sum += extra(static_cast<int>(at));
+      period += 126 + extra(static_cast<int>(at));
+    }
+    const auto steps = static_cast<double>(own.last_step - own.first_step + 1);
+    EXPECT_NEAR(own.value, 102 + sum / steps, 1) << "steps " << own.first_step << " to " << own.last_step;
+    EXPECT_NEAR(own.reference, 102, 0.02 * own.value);
+    EXPECT_LT(own.value, period / steps) << "no rank takes longer than its step";
+  }
+  ASSERT_FALSE(job.engine.report().verdicts.empty());
+}
+
 TEST(Engine, SaysThatTransfersWhichWereLongFromTheStartAreNotComparable) {
   for (double transfer_ms : {60.0, 180.0}) {
     DataParallelJob job(8);

@@ -43,6 +43,12 @@ constexpr double kGoneShare = 0.25;
 constexpr double kSecondFaultShare = 0.25;
 // And where its host moves the data, it moves them more slowly from about the same step on.
 constexpr int64_t kSameOnset = 20;
+// Steps that have become longer by less than this part of what a rank takes longer changed for other reasons, too, or
+// were as long before. Of 48 simulated faults of which steps do not tell the cost 43 cost more than this part of it.
+constexpr double kOfTheSame = 0.4;
+// A model is no closer than this part of the cost: with it 310 of 320 simulated faults cost what the interval holds,
+// without it 269.
+constexpr double kModelError = 0.05;
 
 double ConfidenceOf(const Stream& stream) {
   // How far beyond chance, softened: what the evaluation found for these sums.
@@ -101,6 +107,11 @@ class Accuser {
     Scope scope;
     int id;
     std::vector<int> ranks;
+  };
+
+  // Of a step, with the interval that holds it with 95 %.
+  struct Cost {
+    double ns = 0, low_ns = 0, high_ns = 0;
   };
 
   using StreamOf = std::function<const Stream&(int rank)>;
@@ -195,24 +206,24 @@ class Accuser {
            2 * all_.fallen < all_.present;
   }
 
-  Verdict MakeVerdict(Scope scope, std::vector<int> ids, Cause cause, int64_t since_step, double cost_ns) const {
+  static Verdict MakeVerdict(Scope scope, std::vector<int> ids, Cause cause, int64_t since_step) {
     Verdict verdict;
     verdict.scope = scope;
     verdict.ids = std::move(ids);
     verdict.cause = cause;
     verdict.since_step = since_step;
-    verdict.cost_ms_per_step = cost_ns / 1e6;
     return verdict;
   }
 
-  Evidence MakeEvidence(const char* feature, double reference_ms, double value_ms, double z, int64_t first_step) const {
+  // `times`: that are measured in a step.
+  static Evidence MakeEvidence(const char* feature, const Measured::Means& measured, double z, uint32_t times = 1) {
     Evidence evidence;
     evidence.feature = feature;
-    evidence.reference = reference_ms;
-    evidence.value = value_ms;
+    evidence.reference = measured.reference / times / 1e6;
+    evidence.value = measured.value() / times / 1e6;
     evidence.z = z;
-    evidence.first_step = first_step;
-    evidence.last_step = in_.step;
+    evidence.first_step = measured.first_step;
+    evidence.last_step = measured.last_step;
     return evidence;
   }
 
@@ -220,15 +231,16 @@ class Accuser {
     return comes_and_goes && !bar_.IsWorthIt(excess_ns / kGoneShare);
   }
 
-  // `error`: standard error of the cost, as a share of it.
-  void Add(Verdict verdict, std::set<int> concerns, bool confirmed, double error) {
-    if (verdict.cost_ms_per_step > 0) {
-      const double step_ms = in_.period_ns / 1e6;
-      const auto slowdown = [step_ms](double cost_ms) { return step_ms / std::max(0.05 * step_ms, step_ms - cost_ms); };
-      verdict.slowdown = slowdown(verdict.cost_ms_per_step);
-      const double margin = kNinetyFive * error * verdict.cost_ms_per_step;
-      verdict.cost_interval_ms = {std::max(0.0, verdict.cost_ms_per_step - margin), verdict.cost_ms_per_step + margin};
-      verdict.slowdown_interval = {slowdown(verdict.cost_interval_ms[0]), slowdown(verdict.cost_interval_ms[1])};
+  // `step_ns`: mean of the steps that the cost is the mean of.
+  void Add(Verdict verdict, std::set<int> concerns, bool confirmed, const Cost& cost, double step_ns) {
+    verdict.cost_ms_per_step = cost.ns / 1e6;
+    if (cost.ns > 0) {
+      verdict.cost_interval_ms = {cost.low_ns / 1e6, cost.high_ns / 1e6};
+      const auto slowdown = [step_ns](double ns) { return ns < step_ns ? step_ns / (step_ns - ns) : INFINITY; };
+      if (cost.ns < step_ns) {
+        verdict.slowdown = slowdown(cost.ns);
+        verdict.slowdown_interval = {slowdown(cost.low_ns), slowdown(cost.high_ns)};
+      }
     }
     std::string key = KeyOf(verdict);
     accusations_.push_back({std::move(key), std::move(verdict), std::move(concerns), confirmed});
@@ -363,10 +375,9 @@ class Accuser {
   }
 
   Evidence OwnEvidence(int r) const {
-    const OwnTime::Rank& rank = in_.own.rank(r);
-    const double reference = rank.own_reference_ns / 1e6;
-    Evidence evidence = MakeEvidence(in_.own.mode() == OwnTime::Mode::kForward ? "forward" : "own_time", reference,
-                                     reference * std::exp(RiseOf(rank)), rank.slow().z(), rank.slow().onset());
+    const Stream& slow = in_.own.rank(r).slow();
+    Evidence evidence =
+        MakeEvidence(in_.own.mode() == OwnTime::Mode::kForward ? "forward" : "own_time", slow.measured(), slow.z());
     evidence.peers = ClassOf(r).present - 1;
     return evidence;
   }
@@ -375,8 +386,7 @@ class Accuser {
   void AddCpuWait(int r, Verdict& verdict) const {
     const OwnTime::Rank& rank = in_.own.rank(r);
     if (verdict.cause != Cause::kHost || rank.look->cpu_wait.Share().value_or(0) <= kCpuWaitShare) return;
-    Evidence evidence = MakeEvidence("cpu_wait", rank.look->cpu_wait.reference_ns / 1e6, rank.look->cpu_wait.ns / 1e6,
-                                     rank.slow().z(), rank.slow().onset());
+    Evidence evidence = MakeEvidence("cpu_wait", rank.look->cpu_wait.wait.means(), rank.slow().z());
     evidence.peers = ClassOf(r).present - 1;
     verdict.evidence.push_back(evidence);
   }
@@ -402,12 +412,35 @@ class Accuser {
     return without.StepNsIf(suspect.ranks, [this](int rank) { return in_.own.rank(rank).actual_own_ns; }) - step;
   }
 
-  // A modelled cost against what steps have really become longer by, as far as that is known: never more than that, but
-  // the whole job may have become faster for other reasons.
-  double BoundByLost(double modelled, int64_t since_step) const {
+  // `modelled` from what ranks take longer, with a standard error, as a share of it; and what steps have really become
+  // longer by, as far as that is known: never more than that. Where the two differ by much, steps changed for other reasons
+  // or were as long before. `may_overlap`: ranks may take longer without any step being longer.
+  Cost CostOf(double modelled, double error, const Periods::Lost& lost, bool may_overlap = false) const {
     modelled = std::max(0.0, modelled);
-    const Periods::Lost lost = in_.lost_since(since_step);
-    return std::clamp(lost.ns + lost.error_ns, 0.4 * modelled, modelled);
+    const double margin = kNinetyFive * error * modelled;
+    Cost cost = {modelled, modelled - margin, modelled + margin};
+    if (lost.ns < Periods::kCannotTell) {
+      const double most = lost.ns + (may_overlap ? 0 : lost.error_ns);
+      if (may_overlap || most >= kOfTheSame * modelled) cost.ns = std::clamp(most, 0.0, modelled);
+      cost.low_ns = std::min(cost.low_ns, lost.ns - kNinetyFive * lost.error_ns);
+      const double high = lost.ns + kNinetyFive * lost.error_ns;
+      if (kOfTheSame * high <= modelled) cost.high_ns = std::max(cost.high_ns, high);
+    } else {
+      cost.low_ns = kOfTheSame * modelled - margin;
+    }
+    cost.low_ns = std::max(0.0, cost.low_ns - kModelError * cost.ns);
+    cost.high_ns += kModelError * cost.ns;
+    return cost;
+  }
+
+  double MeanStepOf(const Measured::Means& measured) const {
+    return in_.mean_step(measured.first_step, measured.last_step);
+  }
+  // With whatever is between the steps that are judged: a step in which all wait for a checkpoint is none of these.
+  double MeanStepWithPauses(const Measured::Means& measured) const {
+    const int64_t remembered = in_.step - static_cast<int64_t>(Periods::kHistory) + 1;
+    const int64_t first = std::max({measured.first_step, remembered, in_.first_step_of(in_.step)});
+    return in_.time_since(first) / static_cast<double>(in_.step - first + 1);
   }
 
   int64_t FirstStep(const Stream& stream) const {
@@ -466,16 +499,22 @@ class Accuser {
     const int64_t since_step = onsets[(onsets.size() - 1) / 2];
     const int worst = FindWorst(suspect.ranks, own);
     if (HasGone(own(worst).intermittent(), own(worst).mean_excess())) return;
-    // The median of the steps does not see what comes and goes.
-    double cost = modelled;
-    if (!own(worst).intermittent()) {
-      const double last = ReplayStep(last_step, suspect);
-      cost = BoundByLost(costs_.Add({suspect.scope, suspect.id}, in_.step, last, modelled), since_step);
-    }
     const bool fading =
         std::all_of(suspect.ranks.begin(), suspect.ranks.end(), [&](int rank) { return own(rank).IsFading(); });
+    Measured::Means costs = own(worst).measured();
+    costs.reference = MeanStepOf(costs) - modelled;
+    costs.excess = modelled;
+    // The median of the steps does not see what comes and goes.
+    Periods::Lost lost;
+    if (!own(worst).intermittent()) {
+      const double last = ReplayStep(last_step, suspect);
+      const double step = in_.mean_step(in_.step, in_.step);
+      costs = costs_.Add({suspect.scope, suspect.id}, in_.step, last, step, fading, costs);
+      lost = in_.lost_since(since_step);
+    }
+    const Cost cost = CostOf(costs.excess, ErrorOf(own(worst)), lost);
     const OwnCause found = ChooseOwnCause(suspect.ranks, suspect.scope == Scope::kNode);
-    Verdict verdict = MakeVerdict(suspect.scope, {suspect.id}, found.cause, since_step, cost);
+    Verdict verdict = MakeVerdict(suspect.scope, {suspect.id}, found.cause, since_step);
     verdict.confidence = ConfidenceOf(own(worst));
     if (found.or_gc) {
       verdict.confidence *= 1 - kPauseInstead;
@@ -488,11 +527,11 @@ class Accuser {
     verdict.evidence.push_back(OwnEvidence(worst));
     AddCpuWait(worst, verdict);
     const bool is_own = IsItsOwn(worst);
-    const bool is_fault = !fading && (is_own || !IsWeather(worst, own(worst))) && bar_.IsWorthIt(cost);
-    const bool beyond_unrest = is_own || IsBeyondUnrest(ClassOf(worst).present, own(worst), Bar::kLargeRise, cost);
-    Add(std::move(verdict), {suspect.ranks.begin(), suspect.ranks.end()}, is_fault && beyond_unrest,
-        ErrorOf(own(worst)));
-    accusations_.back().is_young = is_fault && !beyond_unrest && cost >= Bar::kFewCostShare * in_.period_ns;
+    const bool is_fault = !fading && (is_own || !IsWeather(worst, own(worst))) && bar_.IsWorthIt(cost.ns);
+    const bool beyond_unrest = is_own || IsBeyondUnrest(ClassOf(worst).present, own(worst), Bar::kLargeRise, cost.ns);
+    Add(std::move(verdict), {suspect.ranks.begin(), suspect.ranks.end()}, is_fault && beyond_unrest, cost,
+        costs.value());
+    accusations_.back().is_young = is_fault && !beyond_unrest && cost.ns >= Bar::kFewCostShare * in_.period_ns;
   }
 
   // Only one whose forward alone is longer, while steps are: several may be one culprit and its victims.
@@ -508,18 +547,18 @@ class Accuser {
     const Stream& forward = *rank.forward;
     // What comes and goes in a part of the step, and does not show in the whole, is unrest.
     if (forward.intermittent()) return;
-    // Backward is about twice forward; what steps became longer by is the bound.
-    const double cost = std::max(0.0, std::min(in_.lost_since(forward.onset()).ns, 3 * forward.mean_excess()));
-    Verdict verdict = MakeVerdict(Scope::kRank, {suspect}, forward.intermittent() ? Cause::kUnknown : Cause::kCompute,
-                                  forward.onset(), cost);
+    const Measured::Means measured = forward.measured();
+    const Periods::Lost lost = in_.lost_since(forward.onset());
+    // Backward, about twice as long, is slower, too, if steps are. Where that is not known forward alone is measured.
+    const double modelled = (lost.ns < Periods::kCannotTell ? 3 : 1) * measured.excess;
+    const Cost cost = CostOf(modelled, ErrorOf(forward), lost, true);
+    Verdict verdict = MakeVerdict(Scope::kRank, {suspect}, Cause::kCompute, forward.onset());
     verdict.confidence = 0.9 * ConfidenceOf(forward);
-    const double reference = rank.forward_reference_ns / 1e6;
-    Evidence evidence =
-        MakeEvidence("forward", reference, reference * std::exp(forward.mean()), forward.z(), forward.onset());
+    Evidence evidence = MakeEvidence("forward", measured, forward.z());
     evidence.peers = ClassOf(suspect).present - 1;
     verdict.evidence.push_back(evidence);
-    Add(std::move(verdict), {suspect}, bar_.IsWorthIt(cost) && forward.StandsOut() && !IsWeather(suspect, forward),
-        ErrorOf(forward));
+    Add(std::move(verdict), {suspect}, bar_.IsWorthIt(cost.ns) && forward.StandsOut() && !IsWeather(suspect, forward),
+        cost, MeanStepOf(measured));
   }
 
   // Ranks without peers, and stages that live on one node: against their own past and the other stages'.
@@ -548,21 +587,17 @@ class Accuser {
 
   void AccuseClass(const OwnTime::Class& peers, const Suspect& suspect) {
     const Stream& drift = peers.drift;
-    CostModel& model = GetModel();
-    const double with = model.StepNs();
-    const double without =
-        model.StepNsIf(suspect.ranks, [&](int rank) { return model.own_ns(rank) * std::exp(-drift.mean()); });
-    const double cost = BoundByLost(std::max(0.0, with - without), drift.onset());
+    const Measured::Means measured = drift.measured();
+    const double with = GetModel().StepNsIf(suspect.ranks, [&](int) { return measured.value(); });
+    const double without = GetModel().StepNsIf(suspect.ranks, [&](int) { return measured.reference; });
+    const Cost cost = CostOf(with - without, ErrorOf(drift), in_.lost_since(drift.onset()));
     const bool held_up = in_.own.rank(suspect.ranks.front()).issue_ratio < kIssueCollapse;
-    Verdict verdict =
-        MakeVerdict(suspect.scope, {suspect.id}, held_up ? Cause::kHost : Cause::kCompute, drift.onset(), cost);
+    Verdict verdict = MakeVerdict(suspect.scope, {suspect.id}, held_up ? Cause::kHost : Cause::kCompute, drift.onset());
     verdict.confidence = 0.9 * ConfidenceOf(drift);
-    const double reference = std::exp(peers.level) / 1e6;
-    verdict.evidence.push_back(
-        MakeEvidence("own_time", reference, reference * std::exp(drift.mean()), drift.z(), drift.onset()));
-    const bool beyond_unrest = IsBeyondUnrest(static_cast<int>(suspect.ranks.size()), drift, Bar::kLargeRise, cost);
+    verdict.evidence.push_back(MakeEvidence("own_time", measured, drift.z()));
+    const bool beyond_unrest = IsBeyondUnrest(static_cast<int>(suspect.ranks.size()), drift, Bar::kLargeRise, cost.ns);
     Add(std::move(verdict), {suspect.ranks.begin(), suspect.ranks.end()},
-        bar_.IsWorthIt(cost) && beyond_unrest && !in_.planned_change, ErrorOf(drift));
+        bar_.IsWorthIt(cost.ns) && beyond_unrest && !in_.planned_change, cost, MeanStepOf(measured));
   }
 
   void AccuseByDataLoading() {
@@ -571,60 +606,49 @@ class Accuser {
       const int worst = FindWorst(suspect.ranks, data);
       const Stream& stream = data(worst);
       if (HasGone(stream.intermittent(), stream.mean_excess())) continue;
-      const double cost = BoundByLost(stream.mean_excess(), stream.onset());
-      Verdict verdict = MakeVerdict(suspect.scope, {suspect.id}, Cause::kDataloader, FirstStep(stream), cost);
+      const Measured::Means measured = stream.measured();
+      const Cost cost = CostOf(measured.excess, ErrorOf(stream), in_.lost_since(FirstStep(stream)));
+      Verdict verdict = MakeVerdict(suspect.scope, {suspect.id}, Cause::kDataloader, FirstStep(stream));
       verdict.confidence = ConfidenceOf(stream);
-      const double reference = in_.own.rank(worst).data_reference_ns / 1e6;
-      Evidence evidence = MakeEvidence("dataloader", reference, reference + cost / 1e6, stream.z(), verdict.since_step);
+      Evidence evidence = MakeEvidence("dataloader", measured, stream.z());
       const auto peer_class = static_cast<size_t>(in_.layout.rank(worst).peer_class);
       evidence.peers = CountPresent(in_.layout.classes()[peer_class]) - 1;
       verdict.evidence.push_back(evidence);
-      const bool beyond_unrest = IsBeyondUnrest(CountRanks(data), stream, Bar::kLargeShare, cost);
+      const bool beyond_unrest = IsBeyondUnrest(CountRanks(data), stream, Bar::kLargeShare, cost.ns);
       Add(std::move(verdict), {suspect.ranks.begin(), suspect.ranks.end()},
-          beyond_unrest && bar_.IsWorthIt(cost) && IsSecondFault(worst, cost), ErrorOf(stream));
+          beyond_unrest && bar_.IsWorthIt(cost.ns) && IsSecondFault(worst, cost.ns), cost, MeanStepOf(measured));
     }
   }
 
   void AccuseBySaving() {
     const int savers = CountRanks([this](int rank) -> const Stream& { return *in_.own.rank(rank).checkpoint; });
     for (int r = 0; r < in_.own.size(); ++r) {
-      const OwnTime::Rank& rank = in_.own.rank(r);
-      const Stream& saving = *rank.checkpoint;
+      const Stream& saving = *in_.own.rank(r).checkpoint;
       if (!IsPresent(r) || !saving.raised()) continue;
-      const double cost = saving.mean_excess();
-      Verdict verdict = MakeVerdict(Scope::kRank, {r}, Cause::kCheckpoint, saving.onset(), cost);
+      const Measured::Means measured = saving.measured();
+      const Cost cost = CostOf(measured.excess / in_.own.checkpoint_interval(), ErrorOf(saving), {});
+      Verdict verdict = MakeVerdict(Scope::kRank, {r}, Cause::kCheckpoint, saving.onset());
       verdict.confidence = ConfidenceOf(saving);
-      const double reference = rank.checkpoint_reference_ns / 1e6;
-      verdict.evidence.push_back(MakeEvidence("save_checkpoint", reference,
-                                              reference + cost / 1e6 * in_.own.checkpoint_interval(), saving.z(),
-                                              saving.onset()));
+      verdict.evidence.push_back(MakeEvidence("save_checkpoint", measured, saving.z()));
       Add(std::move(verdict), {r},
-          IsBeyondUnrest(savers, false, saving.onset(), cost) && bar_.IsWorthIt(cost) && IsSecondFault(r, cost),
-          ErrorOf(saving));
+          IsBeyondUnrest(savers, false, saving.onset(), cost.ns) && bar_.IsWorthIt(cost.ns) &&
+              IsSecondFault(r, cost.ns),
+          cost, MeanStepWithPauses(measured));
     }
   }
 
   // Loading or saving is slower on everybody: the storage that they share.
   void AccuseWholeJob(const Stream& stream, Cause cause) {
     if (!stream.raised()) return;
-    Verdict verdict = MakeVerdict(Scope::kJob, {}, cause, stream.onset(), std::max(0.0, stream.mean_excess()));
+    const Measured::Means measured = stream.measured();
+    const bool saving = cause == Cause::kCheckpoint;
+    const double modelled = measured.excess / (saving ? in_.own.checkpoint_interval() : 1);
+    const Cost cost = CostOf(modelled, ErrorOf(stream), {});
+    Verdict verdict = MakeVerdict(Scope::kJob, {}, cause, stream.onset());
     verdict.confidence = 0.9 * ConfidenceOf(stream);
-    if (cause == Cause::kCheckpoint) {
-      double value = 0;
-      for (int r = 0; r < in_.own.size(); ++r) {
-        if (IsPresent(r)) value = std::max(value, in_.own.rank(r).checkpoint_reference_ns);
-      }
-      value /= 1e6;
-      const double longer = verdict.cost_ms_per_step * in_.own.checkpoint_interval();
-      verdict.evidence.push_back(
-          MakeEvidence("save_checkpoint", std::max(0.0, value - longer), value, stream.z(), stream.onset()));
-    } else {
-      const double reference = in_.own.common_data_level_ns() / 1e6;
-      verdict.evidence.push_back(
-          MakeEvidence("dataloader", reference, reference + verdict.cost_ms_per_step, stream.z(), stream.onset()));
-    }
-    const bool worth_it = bar_.IsWorthIt(verdict.cost_ms_per_step * 1e6);
-    Add(std::move(verdict), {}, worth_it, ErrorOf(stream));
+    verdict.evidence.push_back(MakeEvidence(saving ? "save_checkpoint" : "dataloader", measured, stream.z()));
+    Add(std::move(verdict), {}, bar_.IsWorthIt(cost.ns), cost,
+        saving ? MeanStepWithPauses(measured) : MeanStepOf(measured));
   }
 
   // A planned change changes transfers, too: it opens nothing, but does not end what is open.
@@ -632,21 +656,22 @@ class Accuser {
     for (const TransferFinding& finding : in_.transfers.Findings(in_.layout)) {
       if (!AreThere(finding) || IsOfStarvedHost(finding) || HasGone(finding.intermittent, finding.excess_ns)) continue;
       // What the step has become longer by, and no more than the transfers have.
-      double cost = finding.excess_ns;
-      if (!finding.intermittent) cost = std::max(0.0, std::min(cost, in_.lost_since(finding.onset).ns));
-      Verdict verdict = MakeVerdict(finding.scope, finding.ids, finding.cause, finding.onset, cost);
+      const int64_t since = finding.from_start ? in_.first_step_of(finding.onset) : finding.onset;
+      const Periods::Lost lost = finding.intermittent ? Periods::Lost() : in_.lost_since(since);
+      const Cost cost = CostOf(finding.excess_ns, finding.error, lost, true);
+      Verdict verdict = MakeVerdict(finding.scope, finding.ids, finding.cause, since);
       verdict.links = finding.links;
       verdict.alternatives = finding.alternatives;
       verdict.confidence = std::min(finding.confidence, 0.99);
-      Evidence evidence = MakeEvidence("transfer", finding.reference_ms, finding.value_ms, finding.z, finding.onset);
+      Evidence evidence = MakeEvidence("transfer", finding.measured, finding.z, finding.count);
       evidence.peers = finding.peers;
       verdict.evidence.push_back(evidence);
       const bool beyond_unrest =
-          all_.has_device || IsBeyondUnrest(finding.lines, cost >= Bar::kLargeShare * in_.period_ns, finding.onset,
-                                            cost, Bar::kFewTransferCostShare);
+          all_.has_device || IsBeyondUnrest(finding.lines, cost.ns >= Bar::kLargeShare * in_.period_ns, finding.onset,
+                                            cost.ns, Bar::kFewTransferCostShare);
       // What is left of many slower lines while they recover one by one looks like a few.
-      const bool confirmed = beyond_unrest && bar_.IsWorthIt(cost) && !finding.fading && !in_.planned_change;
-      Add(std::move(verdict), RanksConcerned(finding), confirmed, finding.error);
+      const bool confirmed = beyond_unrest && bar_.IsWorthIt(cost.ns) && !finding.fading && !in_.planned_change;
+      Add(std::move(verdict), RanksConcerned(finding), confirmed, cost, MeanStepOf(finding.measured));
     }
   }
 

@@ -32,6 +32,8 @@ struct JudgeInput {
   std::function<Periods::Lost(int64_t onset)> lost_since;
   // How long ago the step `onset` began, ns, as far back as is remembered.
   std::function<double(int64_t onset)> time_since;
+  // What a step took, ns: mean of first..last, as far back as is remembered.
+  std::function<double(int64_t first, int64_t last)> mean_step;
 };
 
 // All present accusations; those with `confirmed` false are too cheap or too young to be reported.

@@ -14,11 +14,12 @@ constexpr double kMs = 1e6;
 constexpr int64_t kNow = 100;  // the step that is judged
 constexpr Stream::Limits kLimits = {.sigma = 0.01, .dead = 0.01, .most = 0.035, .h = 10, .jump = 0.12};
 
-// Nothing, and from `onset` on a rise of `d` that costs `excess_ms`: raised in its third step.
-Stream Rise(double d, double excess_ms, int64_t onset = 90) {
+// Nothing, and from `onset` on a rise of `d` that costs `excess_ms` beyond `reference_ms`: raised in its third step.
+Stream Rise(double d, double excess_ms, int64_t onset = 90, double reference_ms = 100) {
   Stream stream;
-  for (int64_t step = 60; step < onset; ++step) stream.Observe(step, 0, 0, kLimits);
-  for (int64_t step = onset; step <= kNow; ++step) stream.Observe(step, d, excess_ms * kMs, kLimits);
+  for (int64_t step = 60; step < onset; ++step) stream.Observe(step, 0, {0}, kLimits);
+  for (int64_t step = onset; step <= kNow; ++step)
+    stream.Observe(step, d, {excess_ms * kMs, reference_ms * kMs}, kLimits);
   return stream;
 }
 
@@ -66,10 +67,12 @@ class JudgeTest : public ::testing::Test {
                    .first_step_of = [](int64_t) { return 40; },
                    .is_present = [this](int rank) { return rank != gone_; },
                    .lost_since =
-                       [this](int64_t) {
-                         return Periods::Lost{lost_ms_ * kMs, error_ms_ * kMs};
+                       [this](int64_t onset) {
+                         if (onset <= slow_since_) return Periods::Lost();
+                         return Periods::Lost{slow_since_ > 0 ? 0 : lost_ms_ * kMs, error_ms_ * kMs};
                        },
-                   .time_since = [](int64_t onset) { return static_cast<double>(kNow - onset + 1) * 150 * kMs; }},
+                   .time_since = [](int64_t onset) { return static_cast<double>(kNow - onset + 1) * 150 * kMs; },
+                   .mean_step = [this](int64_t, int64_t) { return step_ms_ * kMs; }},
                   costs_);
   }
 
@@ -110,6 +113,8 @@ class JudgeTest : public ::testing::Test {
   Transfers transfers_;
   int gone_ = -1;  // a rank
   double lost_ms_ = 20;
+  double step_ms_ = 150;    // mean
+  int64_t slow_since_ = 0;  // that, and no steps are known before it; 0: they have lost lost_ms_ lately
   double error_ms_ = 0;
   CostMeans costs_;
 };
@@ -132,7 +137,7 @@ TEST_F(JudgeTest, AccusesTheRankWithEvidenceAndCost) {
   ASSERT_EQ(verdict.evidence.size(), 1u);
   EXPECT_EQ(verdict.evidence[0].feature, "own_time");
   EXPECT_EQ(verdict.evidence[0].reference, 100);
-  EXPECT_NEAR(verdict.evidence[0].value, 100 * std::exp(0.2), 1e-6);
+  EXPECT_NEAR(verdict.evidence[0].value, 120, 1e-6);
   EXPECT_EQ(verdict.evidence[0].peers, 7);
   EXPECT_NEAR(verdict.evidence[0].z, 20, 0.01);
   EXPECT_EQ(verdict.evidence[0].first_step, 90);
@@ -147,12 +152,68 @@ TEST_F(JudgeTest, BoundsTheModelledCostByWhatStepsHaveLost) {
       {15, 15},
       {100, 20},    // others have become slower, too: no more than the model says
       {1e294, 20},  // nothing to compare with
-      {0, 8},       // the job has become faster for another reason: at least 40 % of the model
+      {0, 20},      // the job has become faster for another reason, or was as slow before
   };
   for (const auto& [lost_ms, cost_ms] : cases) {
     lost_ms_ = lost_ms;
     EXPECT_NEAR(Judge()[0].verdict.cost_ms_per_step, cost_ms, 1e-9) << lost_ms;
   }
+}
+
+TEST_F(JudgeTest, TellsASlowdownOfTheStepsThatTheCostIsOf) {
+  Slow(5, 0.2, 20);
+  const Verdict verdict = Judge()[0].verdict;
+  EXPECT_NEAR(verdict.slowdown, 150.0 / 130, 1e-9);
+  EXPECT_LT(verdict.slowdown_interval[0], verdict.slowdown);
+  EXPECT_GT(verdict.slowdown_interval[1], verdict.slowdown);
+  step_ms_ = 25;
+  costs_ = {};
+  EXPECT_NEAR(Judge()[0].verdict.slowdown, 5, 1e-9) << "whatever the median of the last steps is";
+  step_ms_ = 20.5;
+  costs_ = {};
+  const Verdict most = Judge()[0].verdict;
+  EXPECT_NEAR(most.slowdown, 41, 1e-6);
+  EXPECT_TRUE(std::isinf(most.slowdown_interval[1])) << "the whole step may be its doing";
+  step_ms_ = 19;
+  costs_ = {};
+  const Verdict more = Judge()[0].verdict;
+  EXPECT_EQ(more.slowdown, 1) << "that cannot be: it is left out";
+  EXPECT_EQ(more.slowdown_interval, (std::array<double, 2>{1, 1}));
+}
+
+TEST_F(JudgeTest, TheIntervalHoldsWhatEachMeasurementSays) {
+  Slow(5, 0.2, 20);
+  const struct {
+    double lost_ms, low_ms, high_ms;
+    const char* why;
+  } cases[] = {
+      {20, 19 - 0.4, 21 + 0.4, "both say so: 5 %, and the noise of the rank's steps"},
+      {15, 15 - 0.75, 20 + 0.75 + 0.4, "of the steps, and of the rank"},
+      {30, 20 - 1 - 0.4, 30 + 1, "another one may be slow, too"},
+      {100, 20 - 1 - 0.4, 20 + 1 + 0.4, "that is another one"},
+      {2, 2 - 1, 20 + 1 + 0.4, "they may have been as slow before"},
+      {1e294, 8 - 1 - 0.4, 20 + 1 + 0.4, "nothing to compare with: the others may be as slow in some steps"},
+  };
+  for (const auto& [lost_ms, low_ms, high_ms, why] : cases) {
+    lost_ms_ = lost_ms;
+    const Verdict verdict = Judge()[0].verdict;
+    EXPECT_NEAR(verdict.cost_interval_ms[0], low_ms, 0.5) << why;
+    EXPECT_NEAR(verdict.cost_interval_ms[1], high_ms, 0.5) << why;
+    EXPECT_LE(verdict.cost_interval_ms[0], verdict.cost_ms_per_step) << why;
+    EXPECT_GE(verdict.cost_interval_ms[1], verdict.cost_ms_per_step) << why;
+  }
+}
+
+// Loading that was slow before the first step that could be judged: the steps before that one tell nothing of its cost.
+TEST_F(JudgeTest, ComparesNotWithStepsThatWereAsSlow) {
+  Stream stream;
+  for (int64_t step = 50; step <= kNow; ++step) stream.Observe(step, 0.2, {30 * kMs, 4 * kMs}, kLimits);
+  own_.rank(3).data = stream;
+  slow_since_ = 40;
+  const Verdict verdict = Judge()[0].verdict;
+  EXPECT_EQ(verdict.since_step, 40);
+  EXPECT_NEAR(verdict.cost_ms_per_step, 30, 1e-6);
+  EXPECT_GT(verdict.cost_interval_ms[0], 10);
 }
 
 TEST_F(JudgeTest, WhatStepsHaveLostCountsAsFarAsItIsKnown) {
@@ -196,7 +257,7 @@ TEST_F(JudgeTest, ConfirmsOnlyWhatIsWorthIt) {
   // A good step: the rise may be over. That keeps a verdict open, but opens none.
   costs_ = {};
   Slow(5, 0.2, 20);
-  own_.rank(5).own.Observe(kNow, 0, 0, kLimits);
+  own_.rank(5).own.Observe(kNow, 0, {0}, kLimits);
   EXPECT_FALSE(Judge()[0].confirmed);
 }
 
@@ -265,7 +326,7 @@ TEST_F(JudgeTest, OfAFewARiseLastsForLessWhereARankHasItWhileItHasACpu) {
   const auto follow = [&](Stream& stream, int64_t onset) {
     stream = Stream();
     for (int64_t step = 0; step <= kNow; ++step) {
-      stream.Observe(step, step < onset ? 0 : 0.3, step < onset ? 0 : 30 * kMs, limits);
+      stream.Observe(step, step < onset ? 0 : 0.3, {step < onset ? 0 : 30 * kMs, 100 * kMs}, limits);
     }
   };
   OwnTime::Rank& rank = own_.rank(1);
@@ -291,7 +352,7 @@ TEST_F(JudgeTest, OfAFewARiseLastsForLessWhereARankHasItWhileItHasACpu) {
 
 TEST_F(JudgeTest, DatesWhatWasThereFromTheStartToTheFirstStep) {
   Stream stream;
-  for (int64_t step = 90; step <= kNow; ++step) stream.Observe(step, 0.2, 20 * kMs, kLimits);
+  for (int64_t step = 90; step <= kNow; ++step) stream.Observe(step, 0.2, {20 * kMs}, kLimits);
   own_.rank(5).own = stream;
   EXPECT_EQ(Judge()[0].verdict.since_step, 40);
 }
@@ -300,7 +361,7 @@ TEST_F(JudgeTest, ChoosesTheCauseByHowTheDeviationLooks) {
   // Raised, and then in turns 0.12 and 0.28: a mean distance of 0.08 of 0.2, about 40 %.
   Stream uneven = Rise(0.2, 20, 60);
   for (int64_t step = kNow + 1; step <= kNow + 60; ++step) {
-    uneven.Observe(step, step % 2 == 0 ? 0.12 : 0.28, 20 * kMs, kLimits);
+    uneven.Observe(step, step % 2 == 0 ? 0.12 : 0.28, {20 * kMs}, kLimits);
   }
   ASSERT_TRUE(uneven.raised());
   ASSERT_GT(uneven.spread() / uneven.mean(), 0.25);
@@ -308,7 +369,7 @@ TEST_F(JudgeTest, ChoosesTheCauseByHowTheDeviationLooks) {
   // A spike now and then.
   Stream spikes;
   for (int64_t step = 1; step <= kNow; ++step) {
-    spikes.Observe(step, step % 4 == 0 ? 0.5 : 0, step % 4 == 0 ? 80 * kMs : 0, kLimits);
+    spikes.Observe(step, step % 4 == 0 ? 0.5 : 0, {step % 4 == 0 ? 80 * kMs : 0}, kLimits);
   }
   ASSERT_TRUE(spikes.intermittent());
   const struct {
@@ -381,11 +442,10 @@ TEST_F(JudgeTest, TellsOneThatComputesFromOneWhoseCpuOthersHave) {
   OwnTime::Rank& rank = own_.rank(5);
   rank.own = Rise(0.2, 20);
   OwnTime::Look& look = rank.look.Begin();
-  look.cpu_wait = {.steps = 0, .ns = 0, .reference_ns = 3 * kMs, .own_ns = 120 * kMs, .own_reference_ns = 100 * kMs};
   for (const auto& [waits, ms, cause] :
-       {std::tuple(20, 3 + 9.0, Cause::kCompute), {20, 3 + 11.0, Cause::kHost}, {2, 3 + 11.0, Cause::kCompute}}) {
-    look.cpu_wait.steps = waits;
-    look.cpu_wait.ns = ms * kMs;
+       {std::tuple(20, 9.0, Cause::kCompute), {20, 11.0, Cause::kHost}, {2, 11.0, Cause::kCompute}}) {
+    look.cpu_wait.wait.Begin({90, kNow, waits, ms * kMs, 3 * kMs});
+    look.cpu_wait.own.Begin({90, kNow, waits, 20 * kMs, 100 * kMs});
     const Verdict verdict = Judge()[0].verdict;
     EXPECT_EQ(verdict.cause, cause) << waits << " steps, " << ms << " ms";
     ASSERT_EQ(verdict.evidence.size(), cause == Cause::kHost ? 2u : 1u);
@@ -410,8 +470,7 @@ TEST_F(JudgeTest, BlamesTheNodeWhoseRanksTheHostHoldsUp) {
 }
 
 TEST_F(JudgeTest, AccusesDataLoading) {
-  own_.rank(3).data = Rise(0.2, 30);
-  own_.rank(3).data_reference_ns = 4 * kMs;
+  own_.rank(3).data = Rise(0.2, 30, 90, 4);
   const std::vector<Accusation> accusations = Judge();
   ASSERT_EQ(accusations.size(), 1u);
   EXPECT_EQ(accusations[0].key, "dataloader:rank:3");
@@ -419,7 +478,7 @@ TEST_F(JudgeTest, AccusesDataLoading) {
   EXPECT_NEAR(verdict.cost_ms_per_step, 20, 1e-9) << "30 ms, of which steps have lost 20";
   EXPECT_EQ(verdict.evidence[0].feature, "dataloader");
   EXPECT_EQ(verdict.evidence[0].reference, 4);
-  EXPECT_NEAR(verdict.evidence[0].value, 24, 1e-9);
+  EXPECT_NEAR(verdict.evidence[0].value, 34, 1e-9) << "as it was measured, whatever steps have lost";
   EXPECT_EQ(verdict.evidence[0].peers, 7);
 }
 
@@ -427,14 +486,13 @@ TEST_F(JudgeTest, TakesWhatASlowProcessLoadsAndSavesSlowlyForNoSecondFault) {
   const Stream nothing = Rise(0, 0);
   for (int r = 0; r < 8; ++r) own_.rank(r).data = own_.rank(r).checkpoint.Begin() = nothing;
   Slow(3, 0.2, 20);
-  own_.rank(3).checkpoint_reference_ns = 1000 * kMs;
   const struct {
     double second_ms;
     bool confirmed;
   } cases[] = {{4.9, false}, {5.1, true}};  // a quarter of 20 ms
   for (const auto& [second_ms, confirmed] : cases) {
     own_.rank(3).data = Rise(0.2, second_ms);
-    own_.rank(3).checkpoint.Begin() = Rise(std::log(2), second_ms);
+    own_.rank(3).checkpoint.Begin() = Rise(std::log(2), 20 * second_ms);  // every twentieth step
     const std::vector<Accusation> accusations = Judge();
     ASSERT_EQ(accusations.size(), 3u);
     EXPECT_TRUE(accusations[0].confirmed);
@@ -448,12 +506,12 @@ TEST_F(JudgeTest, TakesWhatASlowProcessLoadsAndSavesSlowlyForNoSecondFault) {
 TEST_F(JudgeTest, AccusesNobodyOfPausesThatCostNothingAnyMore) {
   Stream& own = own_.rank(5).own;
   for (int64_t step = 0; step < 100; ++step) {
-    own.Observe(step, step % 4 == 0 ? 0.5 : 0, step % 4 == 0 ? 80 * kMs : 0, kLimits);
+    own.Observe(step, step % 4 == 0 ? 0.5 : 0, {step % 4 == 0 ? 80 * kMs : 0}, kLimits);
   }
   ASSERT_EQ(Accused(), std::vector<std::string>{"rank 5"});
   EXPECT_TRUE(Judge()[0].confirmed) << "20 ms a step";
   for (int64_t step = 100; step < 500; ++step) {
-    own.Observe(step, step % 40 == 0 ? 0.1 : 0, step % 40 == 0 ? 8 * kMs : 0, kLimits);
+    own.Observe(step, step % 40 == 0 ? 0.1 : 0, {step % 40 == 0 ? 8 * kMs : 0}, kLimits);
   }
   EXPECT_TRUE(own.intermittent()) << "they have not ended";
   EXPECT_EQ(Accused(), std::vector<std::string>{}) << "0.2 ms a step, where a verdict is worth 1.5 ms";
@@ -471,12 +529,11 @@ TEST_F(JudgeTest, OpensNoVerdictOnTransfersThatRecover) {
 }
 
 TEST_F(JudgeTest, AccusesSaving) {
-  own_.rank(3).checkpoint.Begin() = Rise(std::log(2), 50);
-  own_.rank(3).checkpoint_reference_ns = 1000 * kMs;
+  own_.rank(3).checkpoint.Begin() = Rise(std::log(2), 1000, 90, 1000);
   const std::vector<Accusation> accusations = Judge();
   ASSERT_EQ(accusations.size(), 1u);
   EXPECT_EQ(accusations[0].key, "checkpoint:rank:3");
-  EXPECT_NEAR(accusations[0].verdict.cost_ms_per_step, 50, 1e-9) << "over the steps between two of them";
+  EXPECT_NEAR(accusations[0].verdict.cost_ms_per_step, 50, 1e-9) << "over the twenty steps between two of them";
   EXPECT_EQ(accusations[0].verdict.evidence[0].reference, 1000);
   EXPECT_NEAR(accusations[0].verdict.evidence[0].value, 2000, 1e-6);
 }

@@ -33,7 +33,6 @@ constexpr double kDeviatingShare =
     0.05;                             // of the peers' own time: from here on a step shows what kind of deviation it is
 constexpr double kLargeShare = 0.15;  // and from here on its parts stand out from noise
 constexpr int kProfiledSteps = 20;
-constexpr int kProfiledWaits = 64;  // a step's own is known roughly
 constexpr int kEnoughWaits = 8;
 constexpr int kMostMissed = 64;  // steps in a row of which nobody knows what a rank waited, until that is forgotten
 constexpr double kLeastBusy = 0.1;
@@ -63,6 +62,9 @@ double YoungSigma(double one, double of_ranks) {
   if (of_ranks == 0) return kYoungFew * one;
   return std::max(one, of_ranks > kTogether * one ? kYoung * of_ranks : of_ranks);
 }
+
+// What a time would be without a deviation of `d` (log).
+Stream::Time Without(double ns, double d) { return {ns * (1 - std::exp(-d)), ns * std::exp(-d)}; }
 
 double ForwardOwnOf(const PeerViews& peers) {
   std::vector<double> values;
@@ -272,13 +274,13 @@ void OwnTime::ObservePeers(const PeerViews& peers, Class& peer_class, int64_t st
       known = true;
     }
     tails.Apply(limits, rank.own);
-    const Stream::Event event = rank.own.Observe(step, d, rank.own_ns * (1 - std::exp(-d)), limits);
+    const Stream::Event event = rank.own.Observe(step, d, Without(rank.own_ns, d), limits);
     if (event == Stream::Event::kCleared)
       weather_.Add(own.rank, rank.own.returned(), step, period_ns_, rank.own.mean_excess());
     noise.blocks.Add(own.rank, d, !rank.own.StandsOut());
     if (d > kOwnMost + kGustZ * limits.one) gusts_.Add(own.rank, step);
     idle_steps_ = 0;
-    Profile(peers, own, forward_own_ns, rank);
+    Profile(peers, own, step, forward_own_ns, rank);
   }
   ObserveIssues(peers.views);
 }
@@ -326,15 +328,15 @@ void OwnTime::ObserveOnCpu(const PeerViews& peers, int64_t step, const Threshold
     Stream::Limits limits = MakeLimits(level.one, level.scales, kOwnSigma, kOwnDead, kOwnMost, h);
     tails.Apply(limits, state.own);
     // Who waits less than its peers loses no more than it is behind them.
-    const double excess = rank.own_ns * (1 - std::exp(-std::min(d, with_waits)));
-    if (state.own.Observe(step, d, excess, limits) == Stream::Event::kCleared)
+    const Stream::Time time = Without(rank.own_ns, std::min(d, with_waits));
+    if (state.own.Observe(step, d, time, limits) == Stream::Event::kCleared)
       on_cpu_weather_.Add(r, state.own.returned(), step, period_ns_, state.own.mean_excess());
     noise.blocks.Add(r, d, !state.own.StandsOut());
   }
 }
 
 // How a deviation looks: where in the step the time lies that the rank takes longer.
-void OwnTime::Profile(const PeerViews& peers, const OwnView& own, double& forward_own_ns, Rank& rank) {
+void OwnTime::Profile(const PeerViews& peers, const OwnView& own, int64_t step, double& forward_own_ns, Rank& rank) {
   const StepFold& fold = *own.fold;
   const double forward = own.work_factor * static_cast<double>(fold.forward_ns);
   if (!rank.own.IsRising(0.25) && !rank.on_cpu->own.IsRising(0.25)) {
@@ -376,12 +378,9 @@ void OwnTime::Profile(const PeerViews& peers, const OwnView& own, double& forwar
   // Of all steps: of a short one it is only known about when it waited.
   if (fold.cpu_wait_ns > 0 && peers.cpu_wait_of_others) {
     const auto waited = static_cast<double>(fold.cpu_wait_ns);
-    CpuWait& mean = look.cpu_wait;
-    const double weight = 1.0 / std::min(++mean.steps, kProfiledWaits);
-    mean.ns += weight * (waited - mean.ns);
-    mean.reference_ns += weight * (peers.cpu_wait_of_others->Without(waited) - mean.reference_ns);
-    mean.own_ns += weight * (rank.own_ns - mean.own_ns);
-    mean.own_reference_ns += weight * (rank.own_reference_ns - mean.own_reference_ns);
+    const double usual = peers.cpu_wait_of_others->Without(waited);
+    look.cpu_wait.wait.Add(step, waited - usual, usual, rank.slow().IsFading());
+    look.cpu_wait.own.Add(step, excess, rank.own_reference_ns, rank.slow().IsFading());
   }
   double longest = 0;
   for (const OpFold& op : fold.ops) longest = std::max(longest, own.work_factor * static_cast<double>(op.max_gap_ns));
@@ -430,19 +429,19 @@ void OwnTime::ObserveForward(const Layout& layout, const std::vector<std::pair<i
     if (!forward_noise_.steps.ready()) continue;
     Stream& stream = rank.forward.Begin();
     tail_rates.Apply(limits, stream);
-    if (stream.Observe(step, d, forward - reference, limits) == Stream::Event::kCleared)
+    if (stream.Observe(step, d, {forward - reference, reference}, limits) == Stream::Event::kCleared)
       forward_weather_.Add(r, stream.returned(), step, period_ns_, stream.mean_excess());
     forward_noise_.blocks.Add(r, d, !stream.StandsOut());
   }
 }
 
 std::optional<double> OwnTime::CpuWait::Share() const {
-  const double excess = own_ns - own_reference_ns;
-  if (steps < kEnoughWaits || excess <= 0) return std::nullopt;
+  const Measured::Means waits = wait.means(), owns = own.means();
+  if (owns.steps < kEnoughWaits || owns.excess <= 0) return std::nullopt;
   // Some of the waiting is in communication, so that little may be left.
-  const double busy = std::max(0.0, own_ns - ns);
-  const double busy_reference = std::max(kLeastBusy * own_reference_ns, own_reference_ns - reference_ns);
-  return std::clamp((ns - reference_ns * busy / busy_reference) / excess, 0.0, 1.0);
+  const double busy = std::max(0.0, owns.value() - waits.value());
+  const double busy_reference = std::max(kLeastBusy * owns.reference, owns.reference - waits.reference);
+  return std::clamp((waits.value() - waits.reference * busy / busy_reference) / owns.excess, 0.0, 1.0);
 }
 
 void OwnTime::Rank::Rebase() {
@@ -523,7 +522,7 @@ void OwnTime::ObserveClasses(int64_t step, const Thresholds& h) {
     if (peers.reference_ns <= 0 || peers.seen <= kLearn) continue;
     const double d = peers.last - peers.level - (classes_.size() > 1 ? common_shift_ : 0);
     tail_rates.Apply(limits, peers.drift);
-    peers.drift.Observe(step, d, peers.reference_ns * (1 - std::exp(-d)), limits);
+    peers.drift.Observe(step, d, Without(peers.reference_ns, d), limits);
     class_noise_.blocks.Add(static_cast<int>(&peers - classes_.data()), d, !peers.drift.StandsOut());
     idle_steps_ = 0;
     if (peers.drift.IsRising(0.3)) continue;
@@ -561,19 +560,19 @@ void OwnTime::ObserveData(const std::vector<std::pair<int, StepFold>>& folds, in
       data_noise_.steps.Add(r, std::abs(own - rank.data_ns) / period);
     }
     rank.data_ns = own;
-    rank.data_reference_ns = loaders >= 2 ? others.Without(own) : data_level_ns_;
+    const double usual = loaders >= 2 ? others.Without(own) : data_level_ns_;
     if (!data_noise_.steps.ready() || (loaders < 2 && data_seen_ <= kLearn)) continue;
-    const double excess = own - rank.data_reference_ns;
+    const double excess = own - usual;
     if (loaders <= kLeaveOneOut) limits = limits_for(data_noise_.steps.SigmaWithout(r), data_noise_.level.scales);
     tail_rates.Apply(limits, rank.data);
-    rank.data.Observe(step, excess / period, excess, limits);
+    rank.data.Observe(step, excess / period, {excess, usual}, limits);
     data_noise_.blocks.Add(r, excess / period, !rank.data.StandsOut());
   }
   if (data_noise_.steps.ready() && data_seen_ > kLearn && loaders >= 2) {
     const double excess = reference - data_level_ns_;
     Stream::Limits common = MakeLimits(data_noise_.level.one, {}, kDataSigma, kDataDead, kDataMost, h);
-    tail_rates.Apply(common, common_data_);
-    common_data_.Observe(step, excess / period, excess, common);
+    tail_rates.Apply(common, common_data_, false);
+    common_data_.Observe(step, excess / period, {excess, data_level_ns_}, common);
     if (!common_data_.IsRising(0.3)) data_level_ns_ += kForget * excess;
   }
 }
@@ -601,16 +600,15 @@ void OwnTime::ObserveCheckpoints(const std::vector<std::pair<int, StepFold>>& fo
     const auto own = static_cast<double>(std::max<uint64_t>(1, fold.checkpoint_ns));
     if (rank.checkpoint_ns > 0) checkpoint_noise_.Add(r, std::abs(log_ratio(own, rank.checkpoint_ns)));
     rank.checkpoint_ns = own;
-    rank.checkpoint_reference_ns = alone ? checkpoint_level_ : reference;
-    if (rank.checkpoint_reference_ns <= 0) continue;
-    const double excess = own - rank.checkpoint_reference_ns;
-    rank.checkpoint.Begin().Observe(step, log_ratio(own, rank.checkpoint_reference_ns), excess / interval, limits);
+    const double usual = alone ? checkpoint_level_ : reference;
+    if (usual <= 0) continue;
+    rank.checkpoint.Begin().Observe(step, log_ratio(own, usual), {own - usual, usual}, limits);
   }
   if (!alone && checkpoints_seen_ >= 1) {
     // The median of many savings in one step weighs as much as several steps of one rank.
     limits.h = {kCommonCheckpointH};
     common_checkpoint_.Observe(step, log_ratio(reference, checkpoint_level_),
-                               (reference - checkpoint_level_) / interval, limits);
+                               {reference - checkpoint_level_, checkpoint_level_}, limits);
   }
   ++checkpoints_seen_;
   if (checkpoints_seen_ <= 3) {

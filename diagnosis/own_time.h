@@ -9,6 +9,7 @@
 
 #include "diagnosis/late.h"
 #include "diagnosis/layout.h"
+#include "diagnosis/measured.h"
 #include "diagnosis/own_view.h"
 #include "diagnosis/stats.h"
 #include "diagnosis/stream.h"
@@ -46,11 +47,9 @@ class OwnTime {
     }
   };
 
-  // What a rank waits for a CPU in a step while it is slower: means of it and of its peers'.
+  // What a rank waits for a CPU in a step while it is slower, and its own time in the same steps; against its peers'.
   struct CpuWait {
-    int steps = 0;
-    double ns = 0, reference_ns = 0;
-    double own_ns = 0, own_reference_ns = 0;  // own time in the same steps
+    Measured wait, own;
 
     // The part of what own time is longer by that is waiting for a CPU, beyond what its peers would wait who did as much:
     // where others run, too, who has more to do also waits for longer. Empty: not known.
@@ -96,8 +95,8 @@ class OwnTime {
     double actual_own_ns = 0;  // with the work that it had
     double own_reference_ns = 0;
     double average_own_ns = 0;  // exponential mean of own_ns
-    double data_ns = 0, data_reference_ns = 0;
-    double checkpoint_ns = 0, checkpoint_reference_ns = 0;
+    double data_ns = 0;
+    double checkpoint_ns = 0;
     double forward_level_ns = 0;  // while nothing deviates
     Late<Look> look;              // while something may
     // Issue latency: what it usually is (0: no device records), and what it is now as a share of that or of the peers'.
@@ -171,7 +170,6 @@ class OwnTime {
   double common_wait_shift() const { return common_wait_shift_; }
   // Loading or saving that is slower everywhere than it used to be.
   const Stream& common_data() const { return common_data_; }
-  double common_data_level_ns() const { return data_level_ns_; }  // what was normal
   const Stream& common_checkpoint() const { return common_checkpoint_; }
   // Steps from one saving to the next.
   double checkpoint_interval() const { return static_cast<double>(checkpoint_interval_); }
@@ -190,7 +188,8 @@ class OwnTime {
   // Of the time that it takes while it has a CPU.
   std::optional<Fineness> OnCpuFineness(int rank, int steps) const;
   std::optional<Fineness> DataFineness(int rank, int steps) const;
-  // Share of raised streams' spikes among the ranks: how much the slowest rank changes from step to step, 0 to 1.
+  // How evenly ranks take turns at being the slowest: 0 if it is always the same one, 1 if each is as often as any other.
+  // The entropy of how often each was the slowest, as a share of the most that it can be.
   double rotation() const;
 
  private:
@@ -211,7 +210,7 @@ class OwnTime {
   // `level`: the rank's, whose stream has had so many `observations`.
   static const NoiseLevel& NoiseOfFew(int rank, size_t peers, int observations, Noise& noise, NoiseLevel& level);
   // `forward_own_ns`: the peers' own time in forward; below 0: not worked out yet.
-  void Profile(const PeerViews& peers, const OwnView& own, double& forward_own_ns, Rank& rank);
+  void Profile(const PeerViews& peers, const OwnView& own, int64_t step, double& forward_own_ns, Rank& rank);
   void ObserveIssues(const std::vector<OwnView>& owns);
   void CountSlowest(const Slowest& slowest);
   void ForgetNoise(const std::vector<OwnView>& views, Class& peers);

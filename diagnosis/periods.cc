@@ -50,12 +50,15 @@ Periods::Lost Periods::LostSince(int64_t onset) const {
   return {now - then, std::sqrt(SquaredErrorOf(after, now) + SquaredErrorOf(before, then))};
 }
 
-double Periods::MedianNs(int64_t first, int64_t last) const {
-  std::vector<double> periods;
-  for (const Period& period : history_) {
-    if (period.step >= first && period.step <= last && period.step > last - kWindow) periods.push_back(period.ns);
+double Periods::MeanNs(int64_t first, int64_t last) const {
+  double sum = 0;
+  int steps = 0;
+  for (auto period = history_.rbegin(); period != history_.rend() && period->step >= first; ++period) {
+    if (period->step > last) continue;
+    sum += period->ns;
+    ++steps;
   }
-  return periods.empty() ? recent_ns_ : LowerMedian(periods);
+  return steps > 0 ? sum / steps : 0;
 }
 
 double Periods::TimeSince(int64_t step) const {

@@ -27,8 +27,8 @@ class Periods {
     double error_ns = 0;
   };
   Lost LostSince(int64_t onset) const;
-  // Median of the last steps that are in first..last; the recent one where there are none.
-  double MedianNs(int64_t first, int64_t last) const;
+  // Mean of the steps first..last, as far back as is remembered; 0 of none.
+  double MeanNs(int64_t first, int64_t last) const;
   // From the begin of `step`, or of the oldest that is remembered, to the end of the last one, ns; 0: it is not there yet.
   double TimeSince(int64_t step) const;
   // The end of `step`, or of the next one that was judged; 0: there is none.

@@ -18,7 +18,7 @@ TEST(Periods, KnowsNothingOfNothing) {
   const Periods periods;
   EXPECT_EQ(periods.recent_ns(), 0);
   EXPECT_EQ(periods.LostSince(0).ns, Periods::kCannotTell);
-  EXPECT_EQ(periods.MedianNs(0, 10), 0);
+  EXPECT_EQ(periods.MeanNs(0, 10), 0);
   EXPECT_EQ(periods.EndNs(0), 0u);
 }
 
@@ -72,12 +72,13 @@ TEST(Periods, ComparesWithStepsInWhichNobodyWasSlow) {
   EXPECT_EQ(periods.LostSince(70).ns, 30) << "ten of 130 and twenty of 100 before it";
 }
 
-TEST(Periods, TellsTheMedianOfSomeSteps) {
+TEST(Periods, TellsTheMeanOfSomeSteps) {
   const Periods periods = SlowerFrom40();
-  EXPECT_EQ(periods.MedianNs(30, 39), 100);
-  EXPECT_EQ(periods.MedianNs(40, 49), 130);
-  EXPECT_EQ(periods.MedianNs(0, 49), 100) << "of the last thirty of them twenty are of 100";
-  EXPECT_EQ(periods.MedianNs(60, 70), 130) << "none: the last ten";
+  EXPECT_EQ(periods.MeanNs(30, 39), 100);
+  EXPECT_EQ(periods.MeanNs(40, 49), 130);
+  EXPECT_EQ(periods.MeanNs(0, 49), 106);
+  EXPECT_EQ(periods.MeanNs(-5, 4), 100) << "of those that are remembered";
+  EXPECT_EQ(periods.MeanNs(60, 70), 0) << "there are none";
 }
 
 TEST(Periods, TellsWhenAStepEnded) {

@@ -75,7 +75,9 @@ Json VerdictToJson(const Verdict& verdict) {
   const auto& slowdown = verdict.slowdown_interval;
   const auto& cost = verdict.cost_interval_ms;
   json["slowdown"] = RoundTo(verdict.slowdown, 3);
-  json["slowdown_interval"] = Json::array({RoundTo(slowdown[0], 3), RoundTo(slowdown[1], 3)});
+  // No end where the whole step may be its doing.
+  const Json end = std::isfinite(slowdown[1]) ? Json(RoundTo(slowdown[1], 3)) : Json();
+  json["slowdown_interval"] = Json::array({RoundTo(slowdown[0], 3), end});
   json["cost_ms_per_step"] = RoundToFourDigits(verdict.cost_ms_per_step);
   json["cost_interval_ms"] = Json::array({RoundToFourDigits(cost[0]), RoundToFourDigits(cost[1])});
   json["confidence"] = RoundTo(verdict.confidence, 3);
@@ -155,6 +157,7 @@ std::string FormatSlowdown(double slowdown) { return absl::StrFormat("%.1f %%", 
 std::string FormatInterval(const Verdict& verdict) {
   const auto& [low, high] = verdict.slowdown_interval;
   if (high <= low) return "";
+  if (!std::isfinite(high)) return absl::StrCat(" (at least ", FormatSlowdown(low), ")");
   return absl::StrFormat(" (%.1f to %s)", 100 * (MakeFinite(low) - 1), FormatSlowdown(high));
 }
 
@@ -188,9 +191,11 @@ void AppendOpen(const Verdict& verdict, int number, bool sentence, std::string& 
                              ", confidence ", absl::StrFormat("%.0f %%", 100 * MakeFinite(verdict.confidence))),
                 5, out);
   if (sentence) AppendWrapped(absl::StrCat("     ", SentenceOrCause(verdict)), 5, out);
-  absl::StrAppend(&out, absl::StrFormat("     cost: %.4g ms of each step; steps are %s longer with it%s\n",
-                                        MakeFinite(verdict.cost_ms_per_step), FormatSlowdown(verdict.slowdown),
-                                        FormatInterval(verdict)));
+  absl::StrAppendFormat(&out, "     cost: %.4g ms of each step", MakeFinite(verdict.cost_ms_per_step));
+  if (verdict.slowdown > 1) {
+    absl::StrAppend(&out, "; steps are ", FormatSlowdown(verdict.slowdown), " longer with it", FormatInterval(verdict));
+  }
+  out += '\n';
   AppendEvidence(verdict, out);
   if (verdict.alternatives.empty()) return;
   std::string others = "     or instead:";
@@ -205,17 +210,17 @@ void AppendOpen(const Verdict& verdict, int number, bool sentence, std::string& 
 }
 
 void AppendCleared(const Verdict& verdict, std::string& out) {
+  const bool restarted = verdict.last_step < verdict.since_step;
   AppendWrapped(absl::StrCat(verdict.left ? "left: " : "cleared: ", DescribeEntity(verdict), ": ", Name(verdict.cause),
-                             ", steps ", verdict.since_step, "-", verdict.last_step,
-                             absl::StrFormat(", cost %.4g ms of each step (%s)", MakeFinite(verdict.cost_ms_per_step),
-                                             FormatSlowdown(verdict.slowdown))),
+                             restarted ? ", from step " : ", steps ", verdict.since_step, restarted ? " to step " : "-",
+                             verdict.last_step, restarted ? " of a later attempt" : "",
+                             absl::StrFormat(", cost %.4g ms of each step", MakeFinite(verdict.cost_ms_per_step)),
+                             verdict.slowdown > 1 ? absl::StrCat(" (", FormatSlowdown(verdict.slowdown), ")") : ""),
                 5, out);
 }
 
 std::string DescribeSteps(const Report& report) {
   if (report.first_step < 0) return "no steps";
-  // Started again from a checkpoint.
-  if (report.last_step < report.first_step) return absl::StrCat("up to step ", report.last_step);
   return absl::StrCat("steps ", report.first_step, "-", report.last_step);
 }
 
@@ -242,7 +247,7 @@ void AppendJob(const Report& report, const std::string& job, std::string& out) {
   }
   if (report.step_ms > 0) {
     absl::StrAppend(&about, about.empty() ? "" : ", ",
-                    absl::StrFormat("a step takes %.4g ms now", MakeFinite(report.step_ms)));
+                    absl::StrFormat("a step takes %.4g ms now (median of ten)", MakeFinite(report.step_ms)));
   }
   if (!about.empty()) AppendWrapped(about, 0, out);
 }

@@ -159,7 +159,7 @@ TEST(RenderText, SaysWhatTheMarksLack) {
 
 TEST(RenderText, TellsEvidenceCostAndAlternatives) {
   std::string text = RenderText(SlowReport(), "default/llm");
-  EXPECT_THAT(text, HasSubstr("\njob default/llm, 64 ranks, steps 0-120, a step takes 77.6 ms now\n"));
+  EXPECT_THAT(text, HasSubstr("\njob default/llm, 64 ranks, steps 0-120, a step takes 77.6 ms now (median of ten)\n"));
   EXPECT_THAT(text, HasSubstr("\n  1. rank 7: compute since step 103 (2026-01-01T00:00:00.123Z), confidence 98 %\n"));
   EXPECT_THAT(text,
               HasSubstr("\n     cost: 11.43 ms of each step; steps are 21.0 % longer with it (19.0 to 23.1 %)\n"));
@@ -169,6 +169,22 @@ TEST(RenderText, TellsEvidenceCostAndAlternatives) {
   EXPECT_THAT(text, HasSubstr("\nnote: rank 5 left no marks\n"));
   // The sentence stands at the top and is not repeated.
   EXPECT_EQ(text.find("computes"), text.rfind("computes"));
+}
+
+TEST(RenderText, WhatIsNotKnownIsNoNumber) {
+  Report report = SlowReport();
+  Verdict& verdict = report.verdicts[0];
+  verdict.slowdown_interval[1] = std::numeric_limits<double>::infinity();
+  EXPECT_THAT(RenderText(report, ""), HasSubstr("; steps are 21.0 % longer with it (at least 19.0 %)\n"));
+  EXPECT_THAT(RenderJson(report, ""), HasSubstr(R"("slowdown_interval":[1.19,null])"));
+  verdict.slowdown = 1;
+  EXPECT_THAT(RenderText(report, ""), HasSubstr("\n     cost: 11.43 ms of each step\n"));
+  verdict.open = false;
+  EXPECT_THAT(RenderText(report, ""),
+              HasSubstr("\ncleared: rank 7: compute, steps 103-120, cost 11.43 ms of each step\n"));
+  verdict.last_step = 31;
+  EXPECT_THAT(RenderText(report, ""),
+              HasSubstr("\ncleared: rank 7: compute, from step 103 to step 31 of a later attempt,"));
 }
 
 TEST(RenderText, SecondVerdictHasItsSentenceAndClearedOnesOneLine) {

@@ -98,10 +98,10 @@ std::optional<size_t> Stream::FindRecurring(const Limits& limits) const {
   return std::nullopt;
 }
 
-Stream::Event Stream::Observe(int64_t step, double d, double excess, const Limits& limits) {
+Stream::Event Stream::Observe(int64_t step, double d, const Time& time, const Limits& limits) {
   ++seen_;
   if (seen_ <= kLearn) Learn(d, limits);
-  const Observation now = Classify(step, d, excess, LimitOf(0, limits), limits);
+  const Observation now = Classify(step, d, time, LimitOf(0, limits), limits);
   Remember(now, limits);
   const State before = state_;
   switch (before) {
@@ -125,11 +125,11 @@ Stream::Event Stream::Observe(int64_t step, double d, double excess, const Limit
   return Event::kRaised;
 }
 
-Stream::Observation Stream::Classify(int64_t step, double d, double excess, double limit, const Limits& limits) {
+Stream::Observation Stream::Classify(int64_t step, double d, const Time& time, double limit, const Limits& limits) {
   const double z = (d - limit) / limits.sigma;
   return {.step = step,
           .d = d,
-          .excess = excess,
+          .time = time,
           .z = z,
           .spike = z > kSpikeZ && d > limit + 2 * limits.dead,
           .jump = z > kJumpZ && d > limits.jump};
@@ -141,7 +141,8 @@ void Stream::Remember(const Observation& now, const Limits& limits) {
   for (size_t level = 0; level < kLevels; ++level) ShiftIn(level, now.z > static_cast<double>(level) + 2);
   if (windows_.begun() && window_counts_ == decltype(window_counts_){}) windows_ = {};
   const double weight = 1.0 / std::min(seen_, kSpikeWindow / 2);
-  window_excess_ += weight * (now.excess - window_excess_);
+  window_excess_ += weight * (now.time.excess - window_excess_);
+  window_reference_ += weight * (now.time.reference - window_reference_);
   window_d_ += weight * (now.d - window_d_);
 }
 
@@ -172,7 +173,6 @@ void Stream::AddToSums(const Observation& now, const Limits& limits) {
     lead_ = static_cast<uint8_t>(scale);
   }
   mean_ = (*sums_)[lead_].mean;
-  mean_excess_ = (*sums_)[lead_].mean_excess;
   // One whose noise is not known stands still.
   const auto is_empty = [](const Sum& sum) { return sum.value == 0; };
   if (risen_ == 0 && sums_.begun() && std::all_of(sums_->begin(), sums_->end(), is_empty)) sums_ = {};
@@ -195,8 +195,10 @@ void Stream::AddTo(size_t scale, const Observation& now, double z) {
   if (sum.value == 0) return;
   if (sum.first_step < 0) sum.first_step = now.step;
   ++sum.count;
-  sum.mean += (now.d - sum.mean) / sum.count;
-  sum.mean_excess += (now.excess - sum.mean_excess) / sum.count;
+  const float weight = 1.0F / static_cast<float>(sum.count);
+  sum.mean += weight * (static_cast<float>(now.d) - sum.mean);
+  sum.mean_excess += weight * (static_cast<float>(now.time.excess) - sum.mean_excess);
+  sum.mean_reference += weight * (static_cast<float>(now.time.reference) - sum.mean_reference);
 }
 
 double Stream::SmallestRise(const Limits& limits, int steps) const {
@@ -225,7 +227,6 @@ Stream::State Stream::RaiseBySum(int64_t step, const Limits& limits) {
   if (jumps_ >= limits.jumps) lead_ = 0;
   const Sum& lead = (*sums_)[lead_];
   mean_ = lead.mean;
-  mean_excess_ = lead.mean_excess;
   Rise& rise = rise_.Begin();
   const bool again = rise.cleared >= 0 && step - rise.cleared < kSameDeviation && mean_ < 2 * rise.last_mean &&
                      rise.last_mean < 2 * mean_;
@@ -235,7 +236,9 @@ Stream::State Stream::RaiseBySum(int64_t step, const Limits& limits) {
     rise.onset = lead.first_step;
     rise.from_start = (rose_later_ >> lead_ & 1) == 0;
   }
-  return rise.returns >= kReturns ? State::kIntermittent : State::kLasting;
+  const bool comes_and_goes = rise.returns >= kReturns;
+  rise.measured.Begin(comes_and_goes ? WindowMeans(step) : LeadMeans(step));
+  return comes_and_goes ? State::kIntermittent : State::kLasting;
 }
 
 // How many steps ago spikes that recur began, without those of before that were alone; and how many they are.
@@ -257,8 +260,12 @@ Stream::State Stream::RaiseByRecurrence(int64_t step, const Bits& spikes) {
   Rise& rise = rise_.Begin();
   rise.onset = rise.returned = step - age;
   // Most steps since the first one: it lasts, only not evenly enough for the sum.
-  if (recurring >= kLastingShare * (age + 1)) return State::kLasting;
-  TakeWindowMeans();
+  if (recurring >= kLastingShare * (age + 1)) {
+    rise.measured.Begin(LeadMeans(step));
+    return State::kLasting;
+  }
+  rise.measured.Begin(WindowMeans(step));
+  mean_ = window_d_;
   return State::kIntermittent;
 }
 
@@ -274,13 +281,13 @@ Stream::State Stream::FollowLasting(const Observation& now, const Limits& limits
   rise.down_h = limits.h[rise.scale];
   rise.down = std::max(0.0, rise.down + std::clamp((half_way - now.d) / sigma, -kClip, kClip));
   if (rise.down > rise.down_h) return State::kQuiet;
+  rise.measured.Add(now.step, now.time.excess, now.time.reference, IsFading());
   // Not of what may be after its end.
   if (IsFading() && now.d <= half_way) return State::kLasting;
   // As long as it does not stand out the mean is of all steps, so that it does once it is there for long enough.
   const int most = rise.stands_out ? std::max(kRaisedSteps, 4 * kBlock[rise.scale]) : kRemember;
   rise.count = std::min(rise.count + 1, most);
   mean_ += (now.d - mean_) / rise.count;
-  mean_excess_ += (now.excess - mean_excess_) / rise.count;
   Weigh(limits);
   return State::kLasting;
 }
@@ -329,16 +336,23 @@ void Stream::Weigh(const Limits& limits) {
 }
 
 Stream::State Stream::FollowIntermittent(const Observation& now) {
-  TakeWindowMeans();
-  int& quiet = rise_.Begin().quiet;
+  mean_ = window_d_;
+  Rise& rise = rise_.Begin();
+  rise.measured.Add(now.step, now.time.excess, now.time.reference, false);
+  int& quiet = rise.quiet;
   quiet = now.spike ? 0 : quiet + 1;
   const int patience = std::max(kMinQuiet, 6 * trials() / std::max(1, spikes()));
   return quiet < patience ? State::kIntermittent : State::kQuiet;
 }
 
-void Stream::TakeWindowMeans() {
-  mean_ = window_d_;
-  mean_excess_ = window_excess_;
+Measured::Means Stream::LeadMeans(int64_t step) const {
+  const Sum& lead = (*sums_)[lead_];
+  return {lead.first_step, step, lead.count, lead.mean_excess, lead.mean_reference};
+}
+
+Measured::Means Stream::WindowMeans(int64_t step) const {
+  const int steps = std::min(seen_, kSpikeWindow / 2);
+  return {step - steps + 1, step, steps, window_excess_, window_reference_};
 }
 
 void Stream::BeginRaised(int64_t step, const Limits& limits) {

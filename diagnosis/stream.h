@@ -25,6 +25,7 @@
 #include <vector>
 
 #include "diagnosis/late.h"
+#include "diagnosis/measured.h"
 #include "diagnosis/stats.h"
 
 namespace taskd::diagnosis {
@@ -78,8 +79,11 @@ class Stream {
 
   enum class Event { kNone, kRaised, kCleared };
 
-  // `excess` is the same deviation as lost time, ns.
-  Event Observe(int64_t step, double d, double excess, const Limits& limits);
+  // The same deviation in ns: what is lost, and what it would have taken without it.
+  struct Time {
+    double excess = 0, reference = 0;
+  };
+  Event Observe(int64_t step, double d, const Time& time, const Limits& limits);
   // The process is a new one, or other times are observed: the past level is learned anew; what was raised stays raised.
   void Rebase();
   void Reset() { *this = Stream(); }
@@ -100,7 +104,9 @@ class Stream {
   bool from_start() const { return rise_->from_start; }
   // Mean of the deviation while it lasts; over all steps if it comes and goes.
   double mean() const { return mean_; }
-  double mean_excess() const { return mean_excess_; }
+  // What it cost in the last steps in which it was there, all of them if it comes and goes; of a cleared one in its last.
+  Measured::Means measured() const { return rise_->measured.means(); }
+  double mean_excess() const { return measured().excess; }
   // Mean distance of the deviation from its mean, while it lasts.
   double spread() const { return rise_->spread; }
   // Of mean(); of a small rise as if of the one in so many steps that shows as clearly.
@@ -140,7 +146,7 @@ class Stream {
   struct Observation {
     int64_t step;
     double d;
-    double excess;
+    Time time;
     double z;    // over the limit
     bool spike;  // far above the noise
     bool jump;   // and a large rise
@@ -149,8 +155,9 @@ class Stream {
   struct Sum {
     float value = 0;
     int count = 0;
-    double mean = 0;
-    double mean_excess = 0;
+    float mean = 0;
+    float mean_excess = 0;
+    float mean_reference = 0;
     int64_t first_step = -1;  // -1: it is empty
   };
   // The deviation under way or, of a quiet stream, the last one.
@@ -165,7 +172,7 @@ class Stream {
     double down_h = 1;
     int64_t cleared = -1;  // the last time
     double last_mean = 0;  // of what was cleared then
-    int count = 0;         // steps that mean_ and mean_excess_ are of
+    int count = 0;         // steps that mean_ is of
     int returns = 0;       // how often it came back soon after it was cleared
     int quiet = 0;         // steps without a spike, while intermittent
     uint8_t scale = 0;     // of the sum that raised it
@@ -175,6 +182,7 @@ class Stream {
     bool beyond_weather = false;
     bool from_start = false;
     bool rose_in_quiet = false;
+    Measured measured;
   };
 
   // What is known of means of some steps: the scale of their noise, the longest one of which anything is, whether steps go
@@ -188,7 +196,7 @@ class Stream {
   void Learn(double d, const Limits& limits);
   static Means MeansOf(int count, const Limits& limits);
   static double SigmaBeyond(size_t longest, int count, const Limits& limits);
-  static Observation Classify(int64_t step, double d, double excess, double limit, const Limits& limits);
+  static Observation Classify(int64_t step, double d, const Time& time, double limit, const Limits& limits);
   void Remember(const Observation& now, const Limits& limits);
   // The steps of the three states: the state after it.
   State WatchForRise(const Observation& now, const Limits& limits);
@@ -201,7 +209,8 @@ class Stream {
   void AddToSums(const Observation& now, const Limits& limits);
   void AddTo(size_t scale, const Observation& now, double z);
   State RaiseBySum(int64_t step, const Limits& limits);
-  void TakeWindowMeans();
+  Measured::Means LeadMeans(int64_t step) const;    // since the leading sum was empty
+  Measured::Means WindowMeans(int64_t step) const;  // as if the exponential means were plain ones
   void BeginRaised(int64_t step, const Limits& limits);
   void Weigh(const Limits& limits);
   void BeginQuiet(int64_t step);
@@ -241,9 +250,9 @@ class Stream {
   Late<std::array<Sum, kScales>> sums_;       // while one of them is above 0
   Late<std::array<Bits, kWindows>> windows_;  // while a bit is set
   float window_excess_ = 0;                   // exponential means over the spike window
+  float window_reference_ = 0;
   float window_d_ = 0;
-  float mean_ = 0;  // of the leading sum; while raised exponential means
-  float mean_excess_ = 0;
+  float mean_ = 0;  // of the leading sum; while raised an exponential mean
 };
 
 // Of what many ranks never do.

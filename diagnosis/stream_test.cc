@@ -18,7 +18,7 @@ int64_t Watch(Stream& stream, int64_t first, int64_t last, const std::function<d
               Stream::Event event = Stream::Event::kRaised) {
   int64_t found = -1;
   for (int64_t step = first; step <= last; ++step) {
-    if (stream.Observe(step, d(step), 100 * d(step), kLimits) == event && found < 0) found = step;
+    if (stream.Observe(step, d(step), {100 * d(step)}, kLimits) == event && found < 0) found = step;
   }
   return found;
 }
@@ -47,11 +47,11 @@ TEST(Stream, FindsARiseItsOnsetAndItsEnd) {
 TEST(Stream, DatesARiseToTheStepThatShowsIt) {
   // Seen every tenth step only; the one before was half a sigma up by chance.
   Stream stream;
-  for (int64_t step = 0; step < 300; step += 10) stream.Observe(step, 0, 0, kLimits);
-  stream.Observe(300, 0.035, 3.5, kLimits);
+  for (int64_t step = 0; step < 300; step += 10) stream.Observe(step, 0, {0}, kLimits);
+  stream.Observe(300, 0.035, {3.5}, kLimits);
   for (int64_t step = 310; !stream.raised(); step += 10) {
     ASSERT_LT(step, 400);
-    stream.Observe(step, 0.1, 10, kLimits);
+    stream.Observe(step, 0.1, {10}, kLimits);
   }
   EXPECT_EQ(stream.onset(), 310);
   EXPECT_FALSE(stream.from_start());
@@ -78,8 +78,8 @@ TEST(Stream, StandsOutWhereMeansOfAsManyStepsDoNotDifferSo) {
   const auto steps_until = [&](double rise, auto is_so) {
     Stream stream;
     int64_t step = 0;
-    for (; step < 100; ++step) stream.Observe(step, 0, 0, limits);
-    while (step < 2000 && !is_so(stream)) stream.Observe(step++, rise, 100 * rise, limits);
+    for (; step < 100; ++step) stream.Observe(step, 0, {0}, limits);
+    while (step < 2000 && !is_so(stream)) stream.Observe(step++, rise, {100 * rise}, limits);
     return step - 100;
   };
   const auto is_raised = [](const Stream& stream) { return stream.raised(); };
@@ -96,8 +96,8 @@ TEST(Stream, IsUsualWhereMeansOfAboutAsManyStepsDifferNearlyAsMuch) {
     Stream::Limits limits = kLimits;
     limits.SetNoise(0.01, measured);
     Stream stream;
-    for (int64_t step = 0; step < 100; ++step) stream.Observe(step, 0, 0, limits);
-    for (int64_t step = 100; step < 100 + steps; ++step) stream.Observe(step, rise, 100 * rise, limits);
+    for (int64_t step = 0; step < 100; ++step) stream.Observe(step, 0, {0}, limits);
+    for (int64_t step = 100; step < 100 + steps; ++step) stream.Observe(step, rise, {100 * rise}, limits);
     EXPECT_TRUE(stream.raised()) << rise;
     return stream.IsUsual();
   };
@@ -111,10 +111,10 @@ TEST(Stream, IsUsualWhereNoiseThatGrewMayGoOnToGrow) {
   const auto is_usual = [](double rise, const ScaleSigmas& measured) {
     Stream::Limits limits = kLimits;
     Stream stream;
-    for (int64_t step = 0; step < 110; ++step) stream.Observe(step, step < 100 ? 0 : rise, 1, limits);
+    for (int64_t step = 0; step < 110; ++step) stream.Observe(step, step < 100 ? 0 : rise, {1}, limits);
     EXPECT_TRUE(stream.raised()) << rise;
     limits.SetNoise(0.01, measured);
-    for (int64_t step = 110; step < 190; ++step) stream.Observe(step, rise, 1, limits);
+    for (int64_t step = 110; step < 190; ++step) stream.Observe(step, rise, {1}, limits);
     EXPECT_TRUE(stream.raised()) << rise;
     return stream.IsUsual();
   };
@@ -161,13 +161,13 @@ TEST(Stream, KeepsASumWhoseNoiseIsNotKnownForAWhile) {
   Stream::Limits unknown = known;
   unknown.sigmas[1] = 0;
   int64_t step = 0;
-  for (; step < 100; ++step) stream.Observe(step, 0, 0, known);
+  for (; step < 100; ++step) stream.Observe(step, 0, {0}, known);
   // Too little for the first sum; some twentieth of its threshold a step for the second.
-  for (; step < 115; ++step) stream.Observe(step, 0.019, 1.9, known);
+  for (; step < 115; ++step) stream.Observe(step, 0.019, {1.9}, known);
   ASSERT_TRUE(stream.IsRising(0.5) && !stream.raised());
-  stream.Observe(step++, 0, 0, unknown);
+  stream.Observe(step++, 0, {0}, unknown);
   EXPECT_FALSE(stream.IsRising(0.1));
-  for (; step < 128; ++step) stream.Observe(step, 0.019, 1.9, known);
+  for (; step < 128; ++step) stream.Observe(step, 0.019, {1.9}, known);
   EXPECT_TRUE(stream.raised());
   EXPECT_EQ(stream.onset(), 100);
 }
@@ -179,13 +179,13 @@ TEST(Stream, FindsWhatComesAndGoes) {
   limits.spike_rate = limits.big_rate = 0.001;
   int64_t raised = -1;
   for (int64_t step = 100; step < 200 && raised < 0; ++step) {
-    if (stream.Observe(step, step % 10 == 0 ? 0.4 : 0.0, 0, limits) == Stream::Event::kRaised) raised = step;
+    if (stream.Observe(step, step % 10 == 0 ? 0.4 : 0.0, {0}, limits) == Stream::Event::kRaised) raised = step;
   }
   // Excess 0 costs nothing, so it is nothing; with an excess it is found.
   EXPECT_EQ(raised, -1);
   for (int64_t step = 200; step < 300 && raised < 0; ++step) {
     const double d = step % 10 == 0 ? 0.4 : 0.0;
-    if (stream.Observe(step, d, 1e6 * d, limits) == Stream::Event::kRaised) raised = step;
+    if (stream.Observe(step, d, {1e6 * d}, limits) == Stream::Event::kRaised) raised = step;
   }
   EXPECT_GE(raised, 200);
   EXPECT_TRUE(stream.intermittent());
@@ -200,7 +200,7 @@ TEST(Stream, DatesWhatComesAndGoesToTheFirstThatRecurs) {
   for (int64_t step = 0; !stream.raised(); ++step) {
     ASSERT_LT(step, 200);
     const double d = step == 40 || (step >= 100 && step % 10 == 0) ? 0.4 : 0.0;
-    stream.Observe(step, d, 1e6 * d, limits);
+    stream.Observe(step, d, {1e6 * d}, limits);
   }
   EXPECT_TRUE(stream.intermittent());
   EXPECT_EQ(stream.onset(), 100);
@@ -215,7 +215,7 @@ TEST(Stream, DatesBigSpikesToTheFirstBigOne) {
   for (int64_t step = 0; !stream.raised(); ++step) {
     ASSERT_LT(step, 200);
     const double d = step >= 100 && step % 10 == 0 ? 0.4 : step % 7 == 0 ? 0.08 : 0.0;
-    stream.Observe(step, d, 1e6 * d, limits);
+    stream.Observe(step, d, {1e6 * d}, limits);
   }
   EXPECT_TRUE(stream.intermittent());
   EXPECT_EQ(stream.onset(), 100);
@@ -224,10 +224,10 @@ TEST(Stream, DatesBigSpikesToTheFirstBigOne) {
 TEST(Stream, ClipsByThePeersTails) {
   Stream restless;
   StreamTails tails;
-  for (int64_t step = 0; step < 100; ++step) restless.Observe(step, step % 5 == 0 ? 0.06 : 0.0, 0, kLimits);
+  for (int64_t step = 0; step < 100; ++step) restless.Observe(step, step % 5 == 0 ? 0.06 : 0.0, {0}, kLimits);
   tails.Count(restless);
   Stream quiet;
-  for (int64_t step = 0; step < 100; ++step) quiet.Observe(step, 0, 0, kLimits);
+  for (int64_t step = 0; step < 100; ++step) quiet.Observe(step, 0, {0}, kLimits);
   tails.Count(quiet);
   Stream::Limits limits = kLimits;
   tails.Apply(limits, quiet);
@@ -251,7 +251,7 @@ class NoisyClass {
     for (size_t rank = 0; rank < streams_.size(); ++rank) {
       values_[rank] = kept_ * values_[rank] + normal(random_);
       const double d = values_[rank] + (static_cast<int>(rank) == slow ? rise : 0);
-      streams_[rank].Observe(step_, d, d, limits);
+      streams_[rank].Observe(step_, d, {d}, limits);
       noise_.Add(static_cast<int>(rank), d, !streams_[rank].raised());
     }
     ++step_;
@@ -365,9 +365,9 @@ TEST(Stream, IsUsualWhereNobodyKnowsYetHowMeansOfAsManyStepsDiffer) {
   ASSERT_EQ(limits.sigmas[1], 0) << "not known, where noise goes together";
   Stream stream;
   int64_t step = 0;
-  for (; step < 20; ++step) stream.Observe(step, 0, 0, limits);
+  for (; step < 20; ++step) stream.Observe(step, 0, {0}, limits);
   const auto rise_until = [&](int64_t last) {
-    for (; step < last; ++step) stream.Observe(step, 0.7, 70, limits);
+    for (; step < last; ++step) stream.Observe(step, 0.7, {70}, limits);
   };
   rise_until(200);
   ASSERT_TRUE(stream.raised());

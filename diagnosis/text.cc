@@ -100,14 +100,15 @@ std::string DescribeDeviation(const Verdict& verdict, const Evidence& evidence) 
 
 }  // namespace
 
-std::string WriteSentence(const Verdict& verdict, const Layout& layout, double step_ms) {
+std::string WriteSentence(const Verdict& verdict, const Layout& layout) {
   if (verdict.evidence.empty()) return DescribeSubject(verdict, layout) + " is slow";
-  std::string text =
-      absl::StrCat(DescribeSubject(verdict, layout), " ", DescribeDeviation(verdict, verdict.evidence.front()),
-                   " since step ", verdict.since_step);
-  if (verdict.cost_ms_per_step > 0 && step_ms > 0) {
+  std::string text = absl::StrCat(
+      DescribeSubject(verdict, layout), " ", DescribeDeviation(verdict, verdict.evidence.front()), " since step ",
+      verdict.since_step, verdict.since_step > verdict.last_step ? ", before the job was started again" : "");
+  if (verdict.cost_ms_per_step > 0 && verdict.slowdown > 1) {
+    const double without_ms = verdict.cost_ms_per_step / (verdict.slowdown - 1);
     absl::StrAppend(&text, "; without it a step would take ",
-                    FormatInstead(std::max(0.0, step_ms - verdict.cost_ms_per_step), step_ms));
+                    FormatInstead(without_ms, without_ms + verdict.cost_ms_per_step));
   }
   return text;
 }

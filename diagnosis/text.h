@@ -8,7 +8,7 @@
 
 namespace taskd::diagnosis {
 
-// `step_ms`: the job's present step. Uses all other fields of the verdict.
-std::string WriteSentence(const Verdict& verdict, const Layout& layout, double step_ms);
+// Uses all other fields of the verdict.
+std::string WriteSentence(const Verdict& verdict, const Layout& layout);
 
 }  // namespace taskd::diagnosis

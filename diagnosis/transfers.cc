@@ -204,14 +204,15 @@ void Transfers::JudgeChannel(const Judged& judged, ClassStep& siblings, int64_t 
   auto watch = [&](double d, Stream::Limits& limits, const StreamTails& tails, ScaleNoise& blocks,
                    std::array<float, kRecent>& recent, Stream& stream) {
     recent[slot] = static_cast<float>(d);
-    const double excess = static_cast<double>(now.min_ns) * (1 - std::exp(-d)) * now.count;
+    const double all_ns = static_cast<double>(now.min_ns) * now.count;
     tails.Apply(limits, stream, siblings.size > 1);
-    const Stream::Event event = stream.Observe(step, d, excess, limits);
+    const Stream::Event event = stream.Observe(step, d, {all_ns * (1 - std::exp(-d)), all_ns * std::exp(-d)}, limits);
     if (event == Stream::Event::kRaised) ++raised_;
     if (event == Stream::Event::kCleared) --raised_;
     blocks.Add(id, d, !stream.StandsOut());
   };
   channel.recent[slot] = channel.recent_siblings[slot] = 0;
+  channel.count = now.count;
   if (channel.seen > kLearn) {
     const double d = y - channel.level;
     watch(d, siblings.past_limits, siblings.past, class_noise.past, channel.recent, channel.past);
@@ -221,7 +222,6 @@ void Transfers::JudgeChannel(const Judged& judged, ClassStep& siblings, int64_t 
     watch(y - siblings.reference, siblings.sibling_limits, siblings.siblings, class_noise.siblings,
           channel.recent_siblings, channel.siblings);
   }
-  channel.typical_ns += (static_cast<double>(now.min_ns) - channel.typical_ns) / std::min(channel.seen, 10);
 }
 
 void Transfers::Regroup(const Layout& layout) {
@@ -414,10 +414,10 @@ TransferFinding Transfers::Measure(const Explanation& explanation, const Lines& 
   const Stream& stream = StreamOf(*worst, lead);
   finding.fading = finding.fading && stream.IsFading();
   finding.onset = lead.onset;
+  finding.from_start = StreamOf(*lead.channel, lead).from_start();
   finding.intermittent = stream.intermittent();
-  finding.ratio = std::exp(stream.mean());
-  finding.value_ms = worst->typical_ns / 1e6;
-  finding.reference_ms = finding.value_ms / finding.ratio;
+  finding.measured = stream.measured();
+  finding.count = std::max(1U, worst->count);
   finding.z = stream.z();
   finding.error = stream.mean() > 0 ? stream.error() / stream.mean() : 0;
   if (!lead.past) {

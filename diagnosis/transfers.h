@@ -28,11 +28,11 @@ struct TransferFinding {
   std::vector<Alternative> alternatives;
   Cause cause = Cause::kNetwork;
   int64_t onset = 0;
-  double ratio = 1;     // transfer time / reference
-  double value_ms = 0;  // of one operation
-  double reference_ms = 0;
-  double excess_ns = 0;  // per step, of the worst rank
-  int peers = 0;         // sibling channels; 0: its own past is the reference
+  bool from_start = false;   // as Stream::from_start()
+  Measured::Means measured;  // of the slowest channel's operations of a step
+  uint32_t count = 1;        // of them
+  double excess_ns = 0;      // per step, of the worst rank
+  int peers = 0;             // sibling channels; 0: its own past is the reference
   double z = 0;
   double error = 0;  // standard error of excess_ns, as a share of it
   bool intermittent = false;
@@ -84,7 +84,7 @@ class Transfers {
     Stream siblings;                      // against channels of the same kind
     std::array<float, kRecent> recent{};  // deviations of the last steps
     std::array<float, kRecent> recent_siblings{};
-    double typical_ns = 0;
+    uint32_t count = 0;  // operations of the last step
   };
   // What a channel has in the step under way, or had in its last one. Apart from the rest: each operation of each rank
   // comes by here.

@@ -66,7 +66,8 @@ TEST_F(TransfersTest, NameTheNodeOfASlowLinkInside) {
   EXPECT_EQ(findings[0].scope, Scope::kNode);
   EXPECT_EQ(findings[0].ids, std::vector<int>{2});
   EXPECT_EQ(findings[0].cause, Cause::kIntraNodeLink);
-  EXPECT_NEAR(findings[0].ratio, 2, 0.1);
+  EXPECT_NEAR(findings[0].measured.value() / findings[0].count, 2e6, 1e5);
+  EXPECT_NEAR(findings[0].measured.reference / findings[0].count, 1e6, 1e5);
   EXPECT_NEAR(static_cast<double>(findings[0].onset), 40, 1);
   EXPECT_NEAR(findings[0].excess_ns, 32e6, 3e6) << "32 operations, 1 ms each";
 }

@@ -43,9 +43,9 @@ struct Link {
 
 // One number that the verdict rests on; times in ms.
 struct Evidence {
-  std::string feature;  // "own_time", "dataloader", "transfer", ...
-  double value = 0;
-  double reference = 0;  // what the peers have, or the entity itself had before
+  std::string feature;   // "own_time", "dataloader", "transfer", ...
+  double value = 0;      // mean over the steps
+  double reference = 0;  // what the peers had in them, or the entity itself before
   int peers = 0;         // 0: its own past is the reference
   double z = 0;          // deviation in standard deviations of the noise
   int64_t first_step = 0, last_step = 0;
@@ -75,9 +75,9 @@ struct Verdict {
   int64_t since_step = 0;
   uint64_t since_ns = 0;        // Unix, by the reference node's clock
   int64_t last_step = 0;        // the last step it was seen in; of a cleared one the step before it cleared
-  double slowdown = 1;          // of the job's step: with / without
+  double slowdown = 1;          // of the job's step: with / without, means of the same steps; 1: not known
   double cost_ms_per_step = 0;  // what a step would be shorter without it
-  // Of these two: where they lie with 95 %, as far as the noise of the steps goes.
+  // Of these two: where they lie with 95 %. A slowdown has no end (infinite) where the whole step may be its doing.
   std::array<double, 2> slowdown_interval = {1, 1};
   std::array<double, 2> cost_interval_ms = {0, 0};
   double confidence = 0;  // 0 to 1

@@ -146,6 +146,7 @@ nlohmann::json ToJson(const DetectorResult& detector) {
                       {"since_step", claim.verdict.since_step},
                       {"slowdown", claim.verdict.slowdown},
                       {"cost_ms_per_step", claim.verdict.cost_ms_per_step},
+                      {"cost_interval_ms", claim.verdict.cost_interval_ms},
                       {"confidence", claim.verdict.confidence},
                       {"alternatives", claim.verdict.alternatives.size()},
                       {"text", claim.verdict.text}});

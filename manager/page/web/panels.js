@@ -21,7 +21,11 @@ export const entityOf = ({scope, ids}) => scope === "job" ? "the whole job"
   : scope === "link" ? `link ${ids.slice(0, 4).map(([a, b]) => `${a}–${b}`).join(", ")}${ids.length > 4 ? " and more" : ""}`
   : `${scope}${ids.length > 1 ? "s" : ""} ${runsOf(ids)}`;
 
-const intervalOf = ({slowdown_interval: [low, high]}) => high > low ? ` (${(100 * (low - 1)).toFixed(1)} to ${(100 * (high - 1)).toFixed(1)})` : "";
+const percentOf = ratio => (100 * (ratio - 1)).toFixed(1);
+const intervalOf = ({slowdown_interval: [low, high]}) => high === null ? ` (at least ${percentOf(low)})`
+  : high > low ? ` (${percentOf(low)} to ${percentOf(high)})` : "";
+// 1: what a step takes without it is not known.
+const slowdownOf = verdict => verdict.slowdown > 1 ? `${percentOf(verdict.slowdown)} % longer${intervalOf(verdict)}` : "";
 
 function Evidence({verdict}) {
   return html`<details><summary>evidence</summary>
@@ -43,7 +47,7 @@ export function Suspects({verdicts, onRank}) {
         ? html`<button class="link" onClick=${() => onRank(verdict.ids[0])}>${entityOf(verdict)}</button>` : entityOf(verdict)}</td>
       <td data-head="cause">${CAUSES[verdict.cause] ?? verdict.cause}</td>
       <td data-head="since">step ${verdict.since_step}${verdict.since_time && html`<br /><small>${timeOf(verdict.since_time)}</small>`}</td>
-      <td data-head="cost of a step">${verdict.cost_ms_per_step.toPrecision(3)} ms<br /><small>${(100 * (verdict.slowdown - 1)).toFixed(1)} % longer${intervalOf(verdict)}</small></td>
+      <td data-head="cost of a step">${verdict.cost_ms_per_step.toPrecision(3)} ms<br /><small>${slowdownOf(verdict)}</small></td>
       <td data-head="confidence">${Math.round(100 * verdict.confidence)} %</td>
       <td><${Evidence} verdict=${verdict} /></td></tr>`)}
       ${open.length === 0 && html`<tr><td colspan="6" class="quiet">Nobody is accused.</td></tr>`}</tbody></table>
