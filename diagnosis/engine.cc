@@ -149,7 +149,7 @@ class Engine::Impl {
     Report report;
     report.ranks = layout_.known_ranks();
     for (int rank = 0; rank < gathering_.size(); ++rank) report.ranks -= IsOfFormerLife(rank) ? 1 : 0;
-    report.first_step = first_step_;
+    report.first_step = FirstStep();
     report.last_step = last_step_;
     report.verdicts = book_.verdicts();
     report.step_ms = periods_.recent_ns() / 1e6;
@@ -217,8 +217,11 @@ class Engine::Impl {
     if (!fineness_.own_time) return false;
     if (fineness_.own_time->ratio <= kCoarse) return true;
     std::string text =
-        absl::StrFormat("steps differ by %.0f %% by themselves, so less than %.0f %% cannot be told from noise yet",
-                        100 * fineness_.own_noise, 100 * fineness_.own_time->ratio);
+        fineness_.own_time->ratio < 1
+            ? absl::StrFormat(
+                  "steps differ by %.0f %% by themselves, so less than %.0f %% cannot be told from noise yet",
+                  100 * fineness_.own_noise, 100 * fineness_.own_time->ratio)
+            : "steps differ so much by themselves that a rank which takes twice as long cannot be told from noise yet";
     if (fineness_.more_steps > 0) {
       absl::StrAppend(&text, "; about ", fineness_.more_steps, " more steps are needed for 10 %");
     } else {
@@ -228,7 +231,7 @@ class Engine::Impl {
       absl::StrAppendFormat(&text, "; %s; of so few ranks that is a verdict once it has lasted %.0f s",
                             WriteSentence(*young_, layout_), Bar::kStretchNs / 1e9);
     }
-    report.notes.push_back({NoteKind::kShort, std::move(text), first_step_});
+    report.notes.push_back({NoteKind::kShort, std::move(text), FirstStep()});
     return false;
   }
 
@@ -238,6 +241,7 @@ class Engine::Impl {
     if (step.restarted || step.next_life) {
       planned_steps_ = 0;
       shift_noise_.Restart();
+      shift_note_ = {};
       life_begins_ = true;
     }
     if (step.restarted) {
@@ -277,6 +281,10 @@ class Engine::Impl {
     if (begins || steps % std::clamp(std::bit_floor(steps) / kFineParts, 1U, kFineEvery) == 0) WorkOutFineness();
     return changed || judged_steps_ == kEnoughSteps;
   }
+
+  // Numbers of steps of the present attempt: a job that was started again from a checkpoint counts anew from there.
+  int64_t FirstStep() const { return judged_steps_ > 0 ? lives_.StepAt(lives_.first()) : -1; }
+  int64_t StepAt(int64_t place) const { return lives_.StepAt(std::max(place, lives_.first())); }
 
   void WorkOutFineness() { fineness_ = FindFineness(MakeInput(lives_.PlaceOf(last_step_), false)); }
 
@@ -358,7 +366,6 @@ class Engine::Impl {
     }
     least_covered_ += (least - least_covered_) * (judged_steps_ > 0 ? kAverage : 1);
     periods_.Add(place, period_ns, end_ns);
-    if (first_step_ < 0) first_step_ = step;
     last_step_ = step;
     ++judged_steps_;
     steps_since_judged_ = 0;
@@ -436,9 +443,10 @@ class Engine::Impl {
       Verdict& verdict = accusation.verdict;
       verdict.since_ns = periods_.EndNs(verdict.since_step);
       verdict.since_step = lives_.StepAt(verdict.since_step);
+      verdict.last_step = step;
       for (Evidence& evidence : verdict.evidence) {
-        evidence.first_step = lives_.StepAt(evidence.first_step);
-        evidence.last_step = lives_.StepAt(evidence.last_step);
+        evidence.first_step = StepAt(evidence.first_step);
+        evidence.last_step = StepAt(evidence.last_step);
       }
     }
     const auto young = std::find_if(accusations.begin(), accusations.end(), [](const auto& a) { return a.is_young; });
@@ -554,12 +562,12 @@ class Engine::Impl {
       notes.push_back(
           {NoteKind::kShort,
            absl::StrCat("only ", judged_steps_, " steps can be judged so far; ", kEnoughSteps, " are needed"),
-           first_step_});
+           FirstStep()});
     }
-    if (!uncovered.empty()) notes.push_back({NoteKind::kCoverage, uncovered, first_step_});
+    if (!uncovered.empty()) notes.push_back({NoteKind::kCoverage, uncovered, FirstStep()});
     if (const std::vector<int>& unheard = roster().unheard; !unheard.empty()) {
       notes.push_back(
-          {NoteKind::kNoData, absl::StrCat("no marks of rank ", FormatRanges(unheard), ": not judged"), first_step_});
+          {NoteKind::kNoData, absl::StrCat("no marks of rank ", FormatRanges(unheard), ": not judged"), FirstStep()});
     }
     if (const std::vector<int>& beyond = roster().beyond; !beyond.empty()) {
       notes.push_back({NoteKind::kNoData,
@@ -573,7 +581,7 @@ class Engine::Impl {
           {NoteKind::kNoData,
            absl::StrCat("members of groups of rank ", FormatRanges(ranks), " are not used: one is no rank (0 to ",
                         kMaxRanks - 1, "), or they are more than the rank or its node may bring"),
-           first_step_});
+           FirstStep()});
     }
     if (!silent.empty() && judged_steps_ > 0 && std::ssize(silent) < gathering_.size()) {
       notes.push_back({NoteKind::kNoData, absl::StrCat("no more marks of rank ", FormatRanges(silent), ": not judged"),
@@ -582,13 +590,13 @@ class Engine::Impl {
     if (judged_steps_ >= kEnoughSteps && !CanJudge()) {
       notes.push_back({NoteKind::kShort,
                        "no two ranks do the same work: there is nothing to compare with but their own past",
-                       first_step_});
+                       FirstStep()});
     }
     if (CanJudge() && IsIdle() && uncovered.empty()) {
       notes.push_back({NoteKind::kNoData,
                        absl::StrCat("nothing could be compared in the last ", own_.idle_steps(),
                                     " steps: marks are lost, or too few ranks have the same ones"),
-                       lives_.StepAt(lives_.PlaceOf(last_step_) - own_.idle_steps() + 1)});
+                       StepAt(lives_.PlaceOf(last_step_) - own_.idle_steps() + 1)});
     }
     if (judged_steps_ >= kEnoughSteps && least_covered_ > kMostlyCommunication) {
       notes.push_back(
@@ -596,7 +604,7 @@ class Engine::Impl {
            absl::StrFormat("communication takes %.0f %% of each step even on the rank that waits least; whether it was "
                            "slow from the first step on is not comparable within one job",
                            100 * least_covered_),
-           first_step_});
+           FirstStep()});
     }
     NoteOddSteps(ahead, notes);
     if (judged_steps_ > 0 && behind) {
@@ -610,13 +618,13 @@ class Engine::Impl {
     if (shift_note_.since_step >= 0 && !(is_restless && shift_note_.kind == NoteKind::kRestless)) {
       notes.push_back(shift_note_);
     }
-    for (Note& note : NotesOn(own_.work(), [this](int64_t place) { return lives_.StepAt(place); })) {
+    for (Note& note : NotesOn(own_.work(), [this](int64_t place) { return StepAt(place); })) {
       notes.push_back(std::move(note));
     }
     NoteUnbalancedStages(notes);
     if (!book_.any_open() && WorkIsUneven() && own_.rotation() > 0.7) {
       notes.push_back(
-          {NoteKind::kRotation, "the slowest rank changes from step to step: none is slow by itself", first_step_});
+          {NoteKind::kRotation, "the slowest rank changes from step to step: none is slow by itself", FirstStep()});
     }
     return notes;
   }
@@ -630,7 +638,7 @@ class Engine::Impl {
                      absl::StrFormat("%d times one of %d ranks was slower for %.0f steps on average, and then another: "
                                      "the machines are restless, which takes %.2g %% of a step",
                                      weather.rises(), weather.ranks(), weather.mean_steps(), 100 * share),
-                     lives_.StepAt(weather.first_step())});
+                     StepAt(weather.first_step())});
     return true;
   }
 
@@ -735,7 +743,7 @@ class Engine::Impl {
                        absl::StrFormat("stage %d computes %.2f times as long as a typical stage on all its ranks: the "
                                        "pipeline could be balanced",
                                        stage, slowest / typical),
-                       first_step_});
+                       FirstStep()});
     }
   }
 
@@ -771,7 +779,6 @@ class Engine::Impl {
   std::deque<std::pair<double, double>> recent_;  // periods and own times, pauses too
   uint64_t begun_ns_ = 0;                         // the first fold came; 0: none has
   uint64_t now_ns_ = 0;
-  int64_t first_step_ = -1;
   int64_t last_step_ = -1;
   int judged_steps_ = 0;
   double least_covered_ = 0;  // share of the step, on the rank that waits least: mean over the last ones

@@ -255,6 +255,26 @@ TEST(Engine, EvidenceIsThePlainMeanOfTheStepsThatItNames) {
   ASSERT_FALSE(job.engine.report().verdicts.empty());
 }
 
+TEST(Engine, NumbersOfStepsDoNotRunBackwardsAfterARestart) {
+  DataParallelJob job(4, 1);
+  job.extra = [](int rank, int step) { return rank == 1 && step >= 154 ? 60.0 : 0.0; };
+  job.Run(0, 170);
+  ASSERT_EQ(job.engine.report().verdicts.size(), 1u);
+  EXPECT_EQ(job.engine.report().first_step, 0);
+  job.process_id = 5000;
+  job.extra = [](int rank, int) { return rank == 1 ? 60.0 : 0.0; };
+  job.Run(20, 40);  // from the last checkpoint again
+  const Report report = job.engine.report();
+  EXPECT_EQ(report.first_step, 20);
+  EXPECT_EQ(report.last_step, 40);
+  ASSERT_EQ(report.verdicts.size(), 1u);
+  const Verdict& verdict = report.verdicts[0];
+  EXPECT_TRUE(verdict.open);
+  EXPECT_EQ(verdict.since_step, 154);
+  for (const Evidence& evidence : verdict.evidence) EXPECT_LE(evidence.first_step, evidence.last_step);
+  EXPECT_NE(verdict.text.find("since step 154, before the job was started again"), std::string::npos) << verdict.text;
+}
+
 TEST(Engine, SaysThatTransfersWhichWereLongFromTheStartAreNotComparable) {
   for (double transfer_ms : {60.0, 180.0}) {
     DataParallelJob job(8);
@@ -988,6 +1008,20 @@ TEST(EngineNotes, WhatIsAVerdictIsNotSaidToBecomeOne) {
     }
   }
   EXPECT_TRUE(was_coarse) << "else nothing was looked at";
+}
+
+TEST(EngineNotes, NoiseThatHidesAlmostAnythingIsSaidWithoutANumber) {
+  DataParallelJob job(2, 1);
+  std::mt19937 random(3);
+  std::normal_distribution<double> noise(0, 1.5);
+  job.extra = [&](int, int) { return 100 * std::exp(noise(random)); };
+  job.Run(0, 40);
+  const Report report = job.engine.report();
+  EXPECT_EQ(report.state, JobState::kUnknown);
+  const std::string notes = NotesOf(report);
+  EXPECT_NE(notes.find("that a rank which takes twice as long cannot be told from noise yet"), std::string::npos)
+      << notes;
+  EXPECT_EQ(notes.find("less than"), std::string::npos) << notes;
 }
 
 TEST(EngineNotes, UnrestOfTheMachinesIsNoChange) {
