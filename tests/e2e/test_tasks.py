@@ -100,6 +100,20 @@ def test_a_signal_for_all_ends_all(jobs):
     assert max(map(len, step.lines()[1:])) <= 1, step.lines()
 
 
+def test_an_eviction_of_one_task_is_one_in_the_ledger(jobs):
+    ledger = os.path.join(jobs.stage.folder, "ledger")
+    named_so = {**WITH_MANAGER, "TASKD_LEDGER": ledger, "TASKD_JOB": "research/train", "TASKD_TASK_ID": "7"}
+    evicted = Step(jobs, [2], **named_so).launch(action=("wait",))
+    jobs.wait_started(2)
+    evicted.tasks[1].child.send_signal(signal.SIGTERM)
+    assert evicted.codes() == [143] * 2
+    jobs.put("go")
+    assert Step(jobs, [2], step=1, **named_so).launch(action=("wait",)).codes() == [0] * 2
+    done = jobs.stage.run("goodput", "--ledger", ledger, "--json")
+    assert done.returncode == 0, done.stderr
+    assert [incident["kind"] for incident in json.loads(done.stdout)["incidents"]] == ["eviction"], done.stdout
+
+
 def test_a_launcher_that_is_killed_ends_all(jobs):
     step = Step(jobs, [2, 2]).launch(action=("wait",))
     jobs.wait_started(4)

@@ -62,5 +62,5 @@ class Step:
     def lines(self):
         """What each task has said, without times, and without the port for health, of which two nodes have one here."""
         return [[re.sub(r"^\d\S+ (info|warning) ", r"\1 ", line) for line in task.log().splitlines()
-                 if "--listen: 127.0.0.1:9602" not in line] for task in self.tasks]
+                 if "LISTEN: 127.0.0.1:9602" not in line] for task in self.tasks]
 
