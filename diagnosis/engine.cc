@@ -574,7 +574,7 @@ class Engine::Impl {
                        absl::StrCat("groups of rank ", FormatRanges(layout_.RanksThatName(beyond.front())),
                                     " name rank ", FormatRanges(beyond), ", but the job has ", roster().world_size,
                                     " ranks: these members are set aside"),
-                       first_step_});
+                       FirstStep()});
     }
     if (const std::vector<int>& ranks = roster().with_unused_groups; !ranks.empty()) {
       notes.push_back(
