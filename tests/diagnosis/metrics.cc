@@ -306,6 +306,8 @@ Score ScoreCase(std::vector<Claim>& claims, const std::vector<Label>& labels, co
     }
     outcome.told_cost_ms = told;
     outcome.cost_error = std::abs(told - outcome.true_cost_ms) / outcome.true_cost_ms;
+    const auto& [low, high] = first.verdict.cost_interval_ms;
+    outcome.cost_within = low <= outcome.true_cost_ms && outcome.true_cost_ms <= high;
   }
   return score;
 }

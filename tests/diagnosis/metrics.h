@@ -78,7 +78,8 @@ struct Outcome {
   bool cause_right = false;
   double true_cost_ms = 0;  // per step; 0: unknown, where several faults act
   double told_cost_ms = 0;
-  double cost_error = -1;  // relative; -1: none
+  double cost_error = -1;    // relative; -1: none
+  bool cost_within = false;  // the true one is in the verdict's interval
 };
 
 struct Score {

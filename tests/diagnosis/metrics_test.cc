@@ -201,6 +201,7 @@ TEST(Score, TimesAndCost) {
   Label label = OfFault(FaultKind::kCompute, "rank", {5}, {"compute"});
   Verdict verdict = Of(Scope::kRank, {5});
   verdict.cost_ms_per_step = 3;
+  verdict.cost_interval_ms = {15, 25.5};
   ClaimTracker tracker;
   tracker.Observe(23, {verdict}, kNodes);
   verdict.cost_ms_per_step = 20;
@@ -218,6 +219,9 @@ TEST(Score, TimesAndCost) {
   EXPECT_DOUBLE_EQ(score.outcomes[0].true_cost_ms, 25);
   EXPECT_DOUBLE_EQ(score.outcomes[0].told_cost_ms, 20);
   EXPECT_DOUBLE_EQ(score.outcomes[0].cost_error, 0.2);
+  EXPECT_TRUE(score.outcomes[0].cost_within);
+  for (Claim& claim : claims) claim.verdict.cost_interval_ms[1] = 24.5;
+  EXPECT_FALSE(ScoreCase(claims, {label}, kNodes, kSteps).outcomes[0].cost_within);
   EXPECT_EQ(score.right, 1);
 }
 

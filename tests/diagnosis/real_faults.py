@@ -2,10 +2,11 @@
 """Real PyTorch jobs on this machine, with real faults that are brought upon one rank from outside, and without.
 
 real_faults.py [--ways own,ddp] [--faults none,quota,...] [--ranks 2,3,4] [--runs 1] [--seconds 25] [--out FILE]
-               [--restless N] [--python COMMAND]
+               [--restless N] [--python COMMAND] [--from-start]
 
 Prints who was named, of how many faults that had an effect, with which cause, and after how many steps; intervals are
-Clopper-Pearson's, 95 %. A fault has one if it costs at least 10 % of the step, or, where it is meant to be small, if the
+Clopper-Pearson's, 95 %. And what the verdict said that it costs against what a stopwatch in the training script measured in
+the same steps. With --from-start the fault is there from the first step on. A fault has an effect if it costs at least 10 % of the step, or, where it is meant to be small, if the
 rank's own time has grown by 8 % against its peers': time outside of communication, read from the mark files by this
 script. Needs PyTorch, and root for cgroups, a swap file and network namespaces.
 """
@@ -31,24 +32,33 @@ FELT = 0.08     # of the rank's own time against its peers'
 DETECTORS = os.path.join(harness.BUILD, "bench", "baseline_claims")
 
 
-def measure(way, fault, ranks, seconds, rng, keep=None, python=(harness.PYTHON,)):
+def pace(run, steps=20):
+    """Seconds of a step, and the last of some that it was measured in."""
+    began, since = run.report()["steps"]["last"], time.monotonic()
+    last = run.reached(began + steps)["steps"]["last"]
+    return (time.monotonic() - since) / (last - began), last
+
+
+def measure(way, fault, ranks, seconds, rng, keep=None, python=(harness.PYTHON,), from_start=False):
     """One run; a dictionary of what came of it. Its mark files go to the folder `keep`; `python` runs the ranks."""
     inject, causes = FAULTS[fault]
     culprit = None if not inject else ranks - 1 if fault == "shrink" else rng.randrange(ranks)
     with tempfile.TemporaryDirectory(prefix="taskd-real-") as folder:
         run = real_jobs.Run(folder, way, ranks, fault, culprit, python)
         try:
-            before = run.reached(WARM_STEPS)
-            wrong = {(v["scope"], str(v["ids"])): v["text"] for v in entities(before, fault)}
-            began, found, states = before["steps"]["last"], None, collections.Counter()
-            healthy_s = None
-            if inject:
-                since = time.monotonic()
-                after = run.reached(began + 20)
-                healthy_s = (time.monotonic() - since) / (after["steps"]["last"] - began)
-                began = after["steps"]["last"]
-            clock = time.monotonic()
-            with inject(run, culprit) if inject else contextlib.nullcontext():
+            found, states, healthy_s, began, wrong = None, collections.Counter(), None, 0, {}
+            from_start = from_start and inject is not None
+            with contextlib.ExitStack() as lasting:
+                if from_start:
+                    lasting.enter_context(inject(run, culprit))
+                before = run.reached(WARM_STEPS)
+                if not from_start:
+                    wrong = {(v["scope"], str(v["ids"])): v["text"] for v in entities(before, fault)}
+                    began = before["steps"]["last"]
+                    if inject:
+                        healthy_s, began = pace(run)
+                        lasting.enter_context(inject(run, culprit))
+                clock, first = time.monotonic(), max(began, before["steps"]["last"])
                 while time.monotonic() < clock + seconds:
                     report = run.report()
                     states[report["state"]] += 1
@@ -60,24 +70,30 @@ def measure(way, fault, ranks, seconds, rng, keep=None, python=(harness.PYTHON,)
                             wrong[verdict["scope"], str(verdict["ids"])] = verdict["text"]
                     if right:  # open ones first, by cost
                         found = found or {"steps": report["steps"]["last"] - began, "text": right[0]["text"]}
-                        found |= {"cause": right[0]["cause"], "since": right[0]["since_step"] - began}
+                        found |= {"cause": right[0]["cause"], "since": right[0]["since_step"] - began, **numbers(right[0])}
                     time.sleep(0.2)
-                step_s = (time.monotonic() - clock) / max(1, report["steps"]["last"] - began)
+                step_s = (time.monotonic() - clock) / max(1, report["steps"]["last"] - first)
+            last = report["steps"]["last"]
+            if from_start:
+                healthy_s, _ = pace(run)
             if fault == "shrink":
                 wrong |= after_shrinking(run, culprit, seconds)
             result = {"way": way, "fault": fault, "ranks": ranks, "rank": culprit, "began": began, "found": found,
                       "cause_right": bool(found) and found["cause"] in causes, "wrong": sorted(wrong.values()),
-                      "step_s": round(step_s, 4), "healthy_s": healthy_s and round(healthy_s, 4),
-                      "steps": report["steps"]["last"], "state": report["state"], "states": states, "notes": report["notes"],
+                      "from_start": from_start, "step_s": round(step_s, 4), "healthy_s": healthy_s and round(healthy_s, 4),
+                      "steps": last, "state": report["state"], "states": states, "notes": report["notes"],
                       "coverage": [rank["ratio"] for rank in report.get("coverage", [])]}
             run.finish()
             for proxy in run.proxies:
                 proxy.terminate()
             result["baselines"] = baselines(run.task_dir, began, culprit)
+            result["measured"] = found and stopwatch(folder, result)
             if fault in BY_OWN_TIME:
                 result["own_effect"] = own_effect(run.task_dir, culprit, began, result["steps"])
             if keep:
                 shutil.copytree(run.task_dir, keep)
+                for path in glob.glob(os.path.join(folder, "stopwatch-*")):
+                    shutil.copy(path, keep)
             return result
         finally:
             run.close()
@@ -92,6 +108,39 @@ def after_shrinking(run, culprit, seconds):
         run.report()
         time.sleep(1)
     return {(v["scope"], str(v["ids"])): v["text"] for v in run.report()["verdicts"] if v["state"] == "open" and v["scope"] != "job"}
+
+
+def numbers(verdict):
+    """What it says that the fault costs, ms a step, and what its rank takes longer by; and of which steps."""
+    evidence = verdict["evidence"][0]
+    return {"cost": verdict["cost_ms_per_step"], "interval": verdict["cost_interval_ms"],
+            "excess": evidence["value"] - evidence["reference"], "of_steps": evidence["steps"]}
+
+
+def stopwatch(folder, result):
+    """What the script's stopwatch says of the steps that the verdict is of, in its unit: what the culprit takes longer than its
+    peers, and what a step would be shorter without that. None: it does not say."""
+    rows = {}
+    for path in glob.glob(os.path.join(folder, "stopwatch-*")):
+        with open(path, encoding="ascii") as file:
+            rows[int(path.rsplit("-", 1)[1])] = {int(step): (float(own), float(whole)) for step, own, whole in map(str.split, file)}
+    first, last = result["found"]["of_steps"]
+    if result["fault"] == "link":
+        # Nobody works longer: steps are compared with those before.
+        def mean(steps):
+            return statistics.fmean(whole for of_rank in rows.values() for step, (_, whole) in of_rank.items() if step in steps)
+        before = range(WARM_STEPS // 2, result["began"] - 1)
+        return None if result["from_start"] else {"cost": 1e3 * (mean(range(first, last + 1)) - mean(before))}
+    if result["fault"] == "checkpoint":
+        first -= real_jobs.CHECKPOINT_STEPS - 1
+    steps = [step for step in range(first, last + 1) if all(step in of_rank for of_rank in rows.values())]
+    if len(rows) < 2 or not steps:
+        return None
+    own = [rows[result["rank"]][step][0] for step in steps]
+    others = [[of_rank[step][0] for rank, of_rank in rows.items() if rank != result["rank"]] for step in steps]
+    longer = statistics.fmean(mine - statistics.median(theirs) for mine, theirs in zip(own, others))
+    cost = statistics.fmean(max(mine, *theirs) - max(mine - longer, *theirs) for mine, theirs in zip(own, others))
+    return {"cost": 1e3 * cost, "excess": 1e3 * longer}
 
 
 def own_times(folder):
@@ -167,8 +216,9 @@ def judge_again(result, folder):
         while high - low > 1:
             middle = (low + high) // 2
             low, high = (low, middle) if rightly(judge(middle)) else (middle, high)
-        result["found"] = {"steps": high - result["began"], "cause": found[0]["cause"],
+        result["found"] = {"steps": high - result["began"], "cause": found[0]["cause"], **numbers(found[0]),
                            "since": found[0]["since_step"] - result["began"], "text": found[0]["text"]}
+        result["measured"] = stopwatch(folder, result)
         result["cause_right"] = found[0]["cause"] in FAULTS[result["fault"]][1]
     return result
 
@@ -222,18 +272,31 @@ def spread(values):
     return f"{statistics.median(values):.0f} ({max(values)})" if values else ""
 
 
+def said_of_measured(results, what):
+    """Median (least to most) of what was said, as a share of what the stopwatch has."""
+    shares = sorted(r["found"][what] / r["measured"][what] for r in results if r["measured"].get(what, 0) > 0)
+    return f"{statistics.median(shares):.2f} ({shares[0]:.2f} to {shares[-1]:.2f})" if shares else ""
+
+
 def table(results):
     """As Markdown."""
     lines = ["| ways | fault | runs | with effect | named | with the cause | steps to name, median (most) | others named "
-             "| said ok | said unknown |", "|---|---|---|---|---|---|---|---|---|---|"]
+             "| said ok | said unknown | cost said / measured, median (range) | excess said / measured | cost in the interval |",
+             "|---|---|---|---|---|---|---|---|---|---|---|---|---|"]
     ways = {way: "marked" for way in MARKED}
-    for way, fault in sorted({(ways.get(r["way"], r["way"]), r["fault"]) for r in results}):
-        rows = [r for r in results if (ways.get(r["way"], r["way"]), r["fault"]) == (way, fault)]
+
+    def kind(r):
+        return ways.get(r["way"], r["way"]), r["fault"] + (" from the first step" if r.get("from_start") else "")
+    for way, fault in sorted({kind(r) for r in results}):
+        rows = [r for r in results if kind(r) == (way, fault)]
         seen = [r for r in rows if is_visible(r)]
         found = [r for r in seen if r["found"]]
+        timed = [r for r in found if r.get("measured")]
+        within = sum(r["found"]["interval"][0] <= r["measured"]["cost"] <= r["found"]["interval"][1] for r in timed)
         lines.append(f"| {way} | {fault} | {len(rows)} | {len(seen)} | {len(found)} | {sum(r['cause_right'] for r in found)} "
                      f"| {spread([r['found']['steps'] for r in found])} | {sum(len(r['wrong']) for r in rows)} "
-                     f"| {sum(r['state'] == 'ok' for r in rows)} | {sum(r['state'] == 'unknown' for r in rows)} |")
+                     f"| {sum(r['state'] == 'ok' for r in rows)} | {sum(r['state'] == 'unknown' for r in rows)} "
+                     f"| {said_of_measured(timed, 'cost')} | {said_of_measured(timed, 'excess')} | {f'{within} of {len(timed)}' if timed else ''} |")
     return "\n".join([*lines, "", *detectors(results), "", *rates(results)])
 
 
@@ -266,13 +329,15 @@ def rates(results):
 
 
 def main():
-    arguments = real_jobs.parser(__doc__, MARKED + UNMARKED, FAULTS, seconds=25).parse_args()
+    parser = real_jobs.parser(__doc__, MARKED + UNMARKED, FAULTS, seconds=25)
+    parser.add_argument("--from-start", action="store_true", help="faults are there from the first step on")
+    arguments = parser.parse_args()
     if arguments.of:
         print(table(real_jobs.recorded(arguments, judge_again)))
         return
 
     def run(way, fault, ranks, rng, keep):
-        return measure(way, fault, ranks, arguments.seconds, rng, keep, arguments.python)
+        return measure(way, fault, ranks, arguments.seconds, rng, keep, arguments.python, arguments.from_start)
     print(table(real_jobs.run_all(arguments, "", run, json.dumps)))
 
 

@@ -27,6 +27,7 @@ FOLDER = os.path.join(os.path.dirname(os.path.abspath(__file__)), "real")
 MARKED = ("own", "ddp", "ddp-accumulate", "ddp-zero", "ddp-hook", "own-ragged", "ddp-ragged")
 UNMARKED = ("ddp-unmarked", "ddp-unmarked-logged", "alone")
 WARM_STEPS = 40
+CHECKPOINT_STEPS = 20  # as job.py has it
 
 
 class Storage:

@@ -94,7 +94,7 @@ std::vector<Item> Items(const std::vector<CaseResult>& results, size_t detector)
 }
 
 struct Totals {
-  Rate recall, small, exact, cause, job, cleared;
+  Rate recall, small, exact, cause, job, cleared, within;
   int right = 0, imprecise = 0, wrong = 0;
   std::vector<double> detect, detect_12, detect_15, clear, cost;  // detect: of steady faults, and
   std::vector<double> detect_rare;                                // of those that act now and then
@@ -125,7 +125,10 @@ struct Totals {
       cleared.Add(outcome.steps_to_clear >= 0);
       if (outcome.steps_to_clear >= 0) clear.push_back(outcome.steps_to_clear);
     }
-    if (outcome.cost_error >= 0 && outcome.visible && Sudden(*item.shape)) cost.push_back(outcome.cost_error);
+    if (outcome.cost_error >= 0 && outcome.visible && Sudden(*item.shape)) {
+      cost.push_back(outcome.cost_error);
+      within.Add(outcome.cost_within);
+    }
   }
   void Add(const Score& score) {
     right += score.right;
@@ -235,6 +238,7 @@ std::string Details(const std::vector<CaseResult>& results) {
   text += Row({"cleared after the fault's end", Show(totals.cleared)});
   text += Row({"steps to clear, median / p95", Steps(totals.clear)});
   text += Row({"error of the cost, median / p95, %", Percent(totals.cost)});
+  text += Row({"cost within its interval of 95 %", Show(totals.within)});
   text += Row({"false alarms per 1,000 healthy hours", PerTime(healthy, hours, 1000)});
   text += Row({"false alarms per 10⁹ healthy rank-steps", PerTime(healthy, rank_steps, 1e9)});
   text += Row({"named in honesty suites per 1,000 hours", PerTime(honest, honest_hours, 1000)});

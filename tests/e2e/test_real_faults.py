@@ -46,6 +46,24 @@ def test_a_small_fault_is_one_by_what_its_rank_takes_longer():
     assert "| marked | slow15 | 2 | 1 | 0 | 0 |" in text
 
 
+def test_what_is_said_is_compared_with_the_scripts_stopwatch(tmp_path):
+    # Rank 1 takes 25 ms longer from step 20 on; rank 2 is as slow in every fifth step, in which that costs nothing.
+    for rank in range(3):
+        rows = [0.040 + (0.025 if (rank == 1 and step >= 20) or (rank == 2 and step % 5 == 0) else 0) for step in range(100)]
+        (tmp_path / f"stopwatch-{rank}").write_text("".join(f"{step} {own} {own + 0.01}\n" for step, own in enumerate(rows)))
+    verdict = {"cost_ms_per_step": 22, "cost_interval_ms": [17, 24], "evidence": [{"value": 67, "reference": 42, "steps": [20, 99]}]}
+    run = {"way": "own", "fault": "loader", "rank": 1, "began": 20, "from_start": True, "cause_right": True, "wrong": [],
+           "step_s": 0.09, "healthy_s": 0.06, "state": "slow", "baselines": {},
+           "found": {"steps": 4, "text": "", **real_faults.numbers(verdict)}}
+    run["measured"] = real_faults.stopwatch(tmp_path, run)
+    extra = 25 * 0.8 + 12.5 * 0.2  # against the median of two others
+    assert run["measured"]["excess"] == pytest.approx(extra)
+    assert run["measured"]["cost"] == pytest.approx(0.8 * extra)
+    text = real_faults.table([run])
+    assert "| marked | loader from the first step | 1 | 1 | 1 | 1 | 4 (4) | 0 | 0 | 0 | 1.22 (1.22 to 1.22) | 1.11 " in text
+    assert "| 1 of 1 |" in text
+
+
 def test_own_time_is_read_from_the_marks(tmp_path):
     def write(rank, own_ms):
         lines, identifier, now = [], 0, 1_700_000_000_000_000_000

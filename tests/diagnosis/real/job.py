@@ -3,7 +3,7 @@
 WAY says how the ranks meet. Data and checkpoints come from and go to a storage server, STORAGE. Each rank computes as a
 host with a device does: some of the time is the processor's, the rest is waited for. With a WAY that ends in "ragged"
 batches differ in size by 30 %, and take as much longer. PROFILE names a folder for what PyTorch's profiler records of all
-steps but the first.
+steps but the first. A stopwatch of the script's own writes what the rank takes by itself in each step to a file in FOLDER.
 """
 import contextlib
 import itertools
@@ -26,6 +26,28 @@ BATCH = 16
 LOAD = os.environ.get("LOAD")  # "imbalance": rank 0 has more work than the others; "ragged": each rank and step has its own
 CHECKPOINT_STEPS = 20
 TABLE_ROWS, ROWS = 65536, 256  # of 4 KiB; those of a layer's forward or backward
+
+
+class Stopwatch:
+    """Writes a line a step: its number, the seconds that this rank took by itself, and those of the whole step."""
+
+    def __init__(self):
+        self.file = open(os.path.join(os.environ["FOLDER"], f"stopwatch-{RANK}"), "w", encoding="ascii", buffering=1)
+        self.own, self.began = 0.0, time.monotonic()
+
+    @contextlib.contextmanager
+    def running(self):
+        begin = time.monotonic()
+        yield
+        self.own += time.monotonic() - begin
+
+    def end_step(self, step):
+        now = time.monotonic()
+        self.file.write(f"{step} {self.own:.6f} {now - self.began:.6f}\n")
+        self.own, self.began = 0.0, now
+
+
+STOPWATCH = Stopwatch()
 
 
 class Storage:
@@ -80,12 +102,13 @@ TABLE = torch.ones(TABLE_ROWS, 1024)  # of embeddings
 
 
 def work(batch):
-    end = time.thread_time() + HOST_S * batch / BATCH
-    square = torch.ones(192, 192)  # a profiler keeps an event of each product
-    TABLE[torch.randint(TABLE_ROWS, (ROWS,))]
-    while time.thread_time() < end:
-        square @ square
-    time.sleep(DEVICE_S * batch / BATCH)
+    with STOPWATCH.running():
+        end = time.thread_time() + HOST_S * batch / BATCH
+        square = torch.ones(192, 192)  # a profiler keeps an event of each product
+        TABLE[torch.randint(TABLE_ROWS, (ROWS,))]
+        while time.thread_time() < end:
+            square @ square
+        time.sleep(DEVICE_S * batch / BATCH)
 
 
 class Work(torch.autograd.Function):
@@ -121,7 +144,13 @@ def average(model):
 
 def train(model, trained, optimizer, profiler):
     storage = Storage()
-    for step, (inputs, target) in enumerate(DataLoader(Samples(storage), batch_size=None)):
+    batches = iter(DataLoader(Samples(storage), batch_size=None))
+    for step in itertools.count():
+        with STOPWATCH.running():
+            batch = next(batches, None)
+        if batch is None:
+            return
+        inputs, target = batch
         optimizer.zero_grad()
         if WAY == "ddp-accumulate":
             with trained.no_sync():
@@ -130,13 +159,16 @@ def train(model, trained, optimizer, profiler):
         loss.backward()
         if WAY.startswith("own"):
             average(model)
-        optimizer.step()
+        # ZeRO's optimizer waits for the other ranks.
+        with contextlib.nullcontext() if WAY == "ddp-zero" else STOPWATCH.running():
+            optimizer.step()
         if WAY.endswith("logged"):
             total = loss.detach().clone()
             dist.all_reduce(total)
         if step % CHECKPOINT_STEPS == CHECKPOINT_STEPS - 1:
-            with record_function("save_checkpoint"):
+            with record_function("save_checkpoint"), STOPWATCH.running():
                 torch.save(model.state_dict(), CheckpointFile(storage), _use_new_zipfile_serialization=False)
+        STOPWATCH.end_step(step)
         if profiler:
             profiler.step()
 
