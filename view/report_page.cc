@@ -380,9 +380,7 @@ std::string Head(const ReportPage& page) {
   std::vector<std::pair<std::string, std::string>> facts = {{"job", page.job.empty() ? "(no name)" : page.job},
                                                             {"ranks", absl::StrCat(report.ranks)}};
   if (report.last_step >= 0) {
-    facts.emplace_back("judged steps", report.last_step < report.first_step
-                                           ? absl::StrCat("up to ", report.last_step)
-                                           : absl::StrCat(report.first_step, "-", report.last_step));
+    facts.emplace_back("judged steps", absl::StrCat(report.first_step, "-", report.last_step));
     facts.emplace_back("step time", absl::StrCat(Number(report.step_ms), " ms"));
   }
   facts.insert(facts.end(), page.facts.begin(), page.facts.end());
