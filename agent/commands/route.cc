@@ -101,14 +101,14 @@ class Waiting {
 
 // NOT_FOUND: it is not there or not completed, as the skipped plan shows. Other errors: it is broken.
 absl::StatusOr<route::Topology> WaitForTopology(const RouteOptions& options, route::TopologyFormat format,
-                                                Waiting& waiting) {
+                                                const std::vector<std::string>& job_names, Waiting& waiting) {
   size_t last_look = 0;
   int same_looks = 0;
   while (true) {
     absl::StatusOr<std::string> text = ranktable::ReadRankTableFile(options.topology, MaxBytes(options));
     absl::Status missing = text.status();
     if (text.ok()) {
-      absl::StatusOr<route::Topology> topology = route::ReadTopology(*text, format, MaxBytes(options));
+      absl::StatusOr<route::Topology> topology = route::ReadTopology(*text, format, MaxBytes(options), job_names);
       if (topology.ok()) return topology;
       missing = At(options.topology, topology.status());
       const size_t look = absl::HashOf(*text);
@@ -138,6 +138,16 @@ std::vector<RouteNode> NodesOf(const ranktable::RankTable& table) {
     }
   }
   return nodes;
+}
+
+std::vector<std::string> NamesOf(const std::vector<RouteNode>& nodes) {
+  std::vector<std::string> names;
+  for (const RouteNode& node : nodes) {
+    for (const std::string* name : {&node.server_id, &node.pod_name, &node.host_ip, &node.container_ip}) {
+      if (!name->empty()) names.push_back(*name);
+    }
+  }
+  return names;
 }
 
 std::string InFolder(const std::string& folder, const char* name) {
@@ -260,7 +270,7 @@ struct Planned {
 absl::StatusOr<Planned> Plan(const RouteOptions& options, const Inputs& inputs, const std::vector<RouteNode>& nodes,
                              Waiting& waiting) {
   Planned planned;
-  absl::StatusOr<route::Topology> topology = WaitForTopology(options, inputs.format, waiting);
+  absl::StatusOr<route::Topology> topology = WaitForTopology(options, inputs.format, NamesOf(nodes), waiting);
   if (absl::IsNotFound(topology.status())) {
     planned.plan = route::SkippedPlan(
         nodes, absl::StrCat("no topology within ", options.wait_s, " s: ", topology.status().message()));

@@ -1,5 +1,6 @@
 #include "agent/route/topology_formats/formats.h"
 
+#include <algorithm>
 #include <string>
 
 #include "absl/strings/ascii.h"
@@ -12,6 +13,7 @@
 #include "agent/route/topology_formats/slurm.h"
 #include "agent/route/topology_formats/tor_list.h"
 #include "agent/route/topology_formats/tor_node_cm.h"
+#include "agent/route/topology_formats/yaml_text.h"
 #include "fmt/format.h"
 
 namespace taskd::route {
@@ -58,7 +60,8 @@ TopologyFormat TextFormat(std::string_view text) {
     line = Trim(line);
     if (line.empty() || line[0] == '#') continue;
     const std::string begin = absl::AsciiStrToLower(std::string(line.substr(0, 16)));
-    for (const std::string_view key : {"switchname=", "nodes=", "switches=", "linkspeed="}) {
+    for (const std::string_view key :
+         {"switchname=", "blockname=", "blocksizes=", "nodes=", "switches=", "linkspeed="}) {
       if (begin.substr(0, key.size()) == key) return TopologyFormat::kSlurm;
     }
     if (begin.substr(0, 4) == "node") return TopologyFormat::kCsv;
@@ -70,7 +73,24 @@ TopologyFormat TextFormat(std::string_view text) {
   return TopologyFormat::kAuto;
 }
 
-absl::StatusOr<Topology> ReadJson(std::string_view text, TopologyFormat format, InputBudget& budget) {
+absl::StatusOr<Topology> ReadYaml(std::string_view text, TopologyFormat format, absl::Span<const std::string> job_names,
+                                  InputBudget& budget) {
+  absl::StatusOr<Json> documents = ParseYaml(text, budget);
+  if (!documents.ok()) return documents.status();
+  const bool has_topologies = std::any_of(documents->begin(), documents->end(), [](const Json& document) {
+    return document.is_array() && !document.empty() && document[0].contains("topology");
+  });
+  const bool is_slurm = format == TopologyFormat::kSlurm || (format == TopologyFormat::kAuto && has_topologies);
+  if (is_slurm) return ReadSlurmYaml(*documents, budget);
+  const bool has_hypernodes = std::any_of(documents->begin(), documents->end(), [](const Json& document) {
+    return document.contains("items") || (document.contains("spec") && document.contains("metadata"));
+  });
+  const bool is_hypernode = format == TopologyFormat::kHypernode || has_hypernodes;
+  return is_hypernode ? ReadHypernode(*documents, job_names, budget) : NoKnownFormat();
+}
+
+absl::StatusOr<Topology> ReadJson(std::string_view text, TopologyFormat format, absl::Span<const std::string> job_names,
+                                  InputBudget& budget) {
   absl::StatusOr<Json> root = ParseJson(text, budget);
   if (!root.ok()) return root.status();
   if (format == TopologyFormat::kAuto) format = JsonFormat(*root);
@@ -81,7 +101,7 @@ absl::StatusOr<Topology> ReadJson(std::string_view text, TopologyFormat format, 
     case TopologyFormat::kTorNodeCm:
       return ReadTorNodeCm(*root, budget);
     case TopologyFormat::kHypernode:
-      return ReadHypernode(*root, budget);
+      return ReadHypernode(*root, job_names, budget);
     case TopologyFormat::kRankTable2:
       return ReadRankTable2(*root, budget);
     default:
@@ -98,7 +118,8 @@ std::optional<TopologyFormat> TopologyFormatFromName(std::string_view name) {
   return std::nullopt;
 }
 
-absl::StatusOr<Topology> ReadTopology(std::string_view content, TopologyFormat format, size_t max_bytes) {
+absl::StatusOr<Topology> ReadTopology(std::string_view content, TopologyFormat format, size_t max_bytes,
+                                      absl::Span<const std::string> job_names) {
   InputBudget budget(max_bytes);
   if (!budget.Take(content.size())) return budget.status();
   if (content.substr(0, 3) == "\xEF\xBB\xBF") content.remove_prefix(3);
@@ -114,6 +135,9 @@ absl::StatusOr<Topology> ReadTopology(std::string_view content, TopologyFormat f
     }
     format = LooksLikePackedGzip(text) ? TopologyFormat::kTorList : TextFormat(content);
   }
+  const bool may_be_yaml =
+      format == TopologyFormat::kAuto || format == TopologyFormat::kSlurm || format == TopologyFormat::kHypernode;
+  if (!is_json && may_be_yaml && LooksLikeYaml(content)) return ReadYaml(content, format, job_names, budget);
   switch (format) {
     case TopologyFormat::kSlurm:
       return ReadSlurm(content, budget);
@@ -122,14 +146,14 @@ absl::StatusOr<Topology> ReadTopology(std::string_view content, TopologyFormat f
     case TopologyFormat::kCsv:
       return ReadCsv(content, budget);
     case TopologyFormat::kAuto:
-      return is_json ? ReadJson(text, format, budget) : NoKnownFormat();
+      return is_json ? ReadJson(text, format, job_names, budget) : NoKnownFormat();
     default:
       break;
   }
-  if (format != TopologyFormat::kTorList || is_json) return ReadJson(text, format, budget);
+  if (format != TopologyFormat::kTorList || is_json) return ReadJson(text, format, job_names, budget);
   absl::StatusOr<std::string> unpacked = UnpackGzip(text, budget);
   if (!unpacked.ok()) return unpacked.status();
-  return ReadJson(*unpacked, format, budget);
+  return ReadJson(*unpacked, format, job_names, budget);
 }
 
 }  // namespace taskd::route

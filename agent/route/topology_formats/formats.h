@@ -7,9 +7,11 @@
 #pragma once
 
 #include <optional>
+#include <string>
 #include <string_view>
 
 #include "absl/status/statusor.h"
+#include "absl/types/span.h"
 #include "agent/route/topology.h"
 
 namespace taskd::route {
@@ -21,7 +23,9 @@ std::optional<TopologyFormat> TopologyFormatFromName(std::string_view name);
 inline constexpr std::string_view kTopologyFormatNames =
     "auto, tor-list, tor-node-cm, slurm, ibnetdiscover, hypernode, csv, ranktable2";
 
+// `job_names`: what the job's nodes are called, for HyperNodes that select them by a pattern.
 absl::StatusOr<Topology> ReadTopology(std::string_view content, TopologyFormat format,
-                                      size_t max_bytes = kDefaultInputBytes);
+                                      size_t max_bytes = kDefaultInputBytes,
+                                      absl::Span<const std::string> job_names = {});
 
 }  // namespace taskd::route

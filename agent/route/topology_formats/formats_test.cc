@@ -189,7 +189,57 @@ TEST(FormatsTest, SlurmErrors) {
   ExpectError("SwitchName=s Nod", "slurm", "\"Nod\" is not SwitchName=");
   ExpectError("SwitchName=s Nodes=", "slurm", "has no value");
   ExpectError("Nodes=a", "slurm", "no SwitchName=");
-  ExpectError("BlockName=b Nodes=a", "slurm", "\"BlockName=b\" is not");
+  ExpectError("BlockName=b Nodes=", "slurm", "has no value");
+  ExpectError("BlockName=b", "slurm", "block \"b\" has Nodes, and nothing else");
+  ExpectError("BlockName=b Switches=s", "slurm", "block \"b\" has Nodes, and nothing else");
+  ExpectError("BlockName=b Nodes=a\nBlockName=b Nodes=c", "slurm", "switch \"b\" is defined twice");
+  ExpectError("BlockName=b Nodes=a\nBlockSizes=2,x", "slurm", "block size \"x\" is no number");
+}
+
+TEST(FormatsTest, SlurmBlocks) {
+  const Topology topology = Read(
+      "# rack=1\nBlockName=a Nodes=n[0-1]\nBlockName=b Nodes=n[2-3]\nblockname=c nodes=n4\nBlockSizes=2,4", "slurm");
+  EXPECT_EQ(Path(topology, "n1"), "a blocks of 4, number 0");
+  EXPECT_EQ(Path(topology, "n2"), "b blocks of 4, number 0");
+  EXPECT_EQ(Path(topology, "n4"), "c blocks of 4, number 1");
+  EXPECT_EQ(Path(Read("BlockSizes=2\nBlockName=a Nodes=n[0-2]", "slurm"), "n2"), "a");
+}
+
+TEST(FormatsTest, SlurmYaml) {
+  const std::string tree = R"(---
+- topology: other
+  cluster_default: false
+  flat: true
+- topology: 'tree'   # the default
+  cluster_default: true
+  tree:
+    switches:
+      - switch: root
+        children: s[1-2]
+      - {switch: s1, nodes: "n[0-1]"}
+      - switch: s2
+        nodes: n2
+)";
+  EXPECT_EQ(Path(Read(tree, "slurm"), "n1"), "s1 root");
+  const std::string block =
+      "- topology: b\n  block:\n    block_sizes:\n    - 1\n    - 2\n    blocks:\n    - block: x\n      nodes: n0\n    "
+      "- block: y\n      nodes: n1\n";
+  EXPECT_EQ(Path(Read(block, "slurm"), "n1"), "y blocks of 2, number 0");
+  ExpectError("- topology: b\n  flat: true\n", "slurm", "no topology with tree or block");
+  ExpectError("- topology: b\n  tree:\n    switches:\n      - switch: s\n", "slurm",
+              "switch \"s\" has nodes or children");
+  ExpectError("- topology: b\n  tree: &x\n", "slurm", "line 2: \"tree: &x\" is YAML that is not read here");
+}
+
+TEST(FormatsTest, YamlErrors) {
+  for (const char* text : {"a: b\n  c: d\n e: f\n", "a: [b\n", "a: {b}\n", "a: \"b\n", "a: b\na: c\n", "- a\nb\n",
+                           "a: *b\n", "\"a\\q\": b\n", "a:\n    b: c\n  d: e\n"}) {
+    EXPECT_NE(Error(text, "hypernode"), "no error") << text;
+  }
+  std::string deep;
+  for (int i = 0; i < 1000; ++i) deep += std::string(static_cast<size_t>(i), ' ') + "a:\n";
+  ExpectError(deep, "hypernode", "nested too deeply");
+  ExpectError("a: " + std::string(100'000, '['), "hypernode", "nested too deeply");
 }
 
 // Two ToRs with two hosts each; what is above is put together from `middle`.
@@ -255,6 +305,39 @@ TEST(FormatsTest, IbnetdiscoverSwitchEnginesAreNoHosts) {
   EXPECT_EQ(Path(topology, "host00"), "S-t0 S-top");
 }
 
+// A second card on another switch is a second rail, whatever stands first in the file.
+TEST(FormatsTest, IbnetdiscoverRails) {
+  const std::string up = "[7]\t\"S-top\"[1]\n";
+  const std::string whole = Fabric(up, up, Spine("top", {"t0", "t1"}));
+  const auto card = [](const std::string& id, const std::string& description, const std::string& tor) {
+    return fmt::format("Ca\t1 \"H-{}\"\t# \"{}\"\n[1](1)\t\"S-{}\"[5]\n", id, description, tor);
+  };
+  const Topology rails =
+      Read(whole + card("8", "host00 mlx5_10", "top") + card("9", "host00 mlx5_2", "t1"), "ibnetdiscover");
+  const int32_t node = rails.node_by_name.at("host00");
+  ASSERT_EQ(rails.LeavesOf(node).size(), 3U);
+  EXPECT_EQ(rails.switch_name[static_cast<size_t>(rails.LeavesOf(node)[1])], "S-t1") << "mlx5_2 is before mlx5_10";
+  EXPECT_EQ(rails.LeavesOf(rails.node_by_name.at("host01")).size(), 1U);
+  EXPECT_EQ(Path(rails, "host01"), "S-t0") << "rails have no inner switches";
+  // Two cards on one switch are one rail.
+  EXPECT_EQ(Path(Read(whole + card("9", "host00 mlx5_1", "t0"), "ibnetdiscover"), "host00"), "S-t0 S-top");
+}
+
+TEST(FormatsTest, IbnetdiscoverCardsWithoutAHostDoNotMatter) {
+  const std::string up = "[7]\t\"S-top\"[1]\n";
+  std::string text = Fabric(up, up, Spine("top", {"t0", "t1"}));
+  int id = 100;
+  for (const char* name :
+       {"MT4129 ConnectX7   Mellanox Technologies", "MT4123", "localhost mlx5_0", "localhost HCA-1", ""}) {
+    for (const char* leaf : {"t0", "t1"})
+      text += fmt::format("Ca\t1 \"H-{}\"\t# \"{}\"\n[1](1)\t\"S-{}\"[5]\n", id++, name, leaf);
+  }
+  text += "Ca\t1 \"H-9\"\t# \"host99 mlx5_0\"\n";  // without a link
+  const Topology topology = Read(text, "ibnetdiscover");
+  EXPECT_EQ(topology.nodes.size(), 4U);
+  EXPECT_EQ(Path(topology, "host11"), "S-t1 S-top");
+}
+
 TEST(FormatsTest, IbnetdiscoverErrors) {
   const std::string up = "[7]\t\"S-top\"[1]\n";
   const std::string whole = Fabric(up, up, Spine("top", {"t0", "t1"}));
@@ -264,8 +347,6 @@ TEST(FormatsTest, IbnetdiscoverErrors) {
         << part;
   }
   ExpectError(whole + Spine("top", {}), "ibnetdiscover", "switch \"S-top\" is defined twice");
-  ExpectError(whole + "Ca\t1 \"H-9\"\t# \"host00 mlx5_1\"\n[1](1)\t\"S-t1\"[5]\n", "ibnetdiscover",
-              "node \"host00\" comes twice");
   ExpectError("[1]\t\"S-1\"[2]\n", "ibnetdiscover", "line 1");
   ExpectError("Switch\t8 \"S-1", "ibnetdiscover", "without a GUID");
 }
@@ -293,14 +374,84 @@ TEST(FormatsTest, Hypernode) {
   nlohmann::json unknown = list;
   unknown["items"].erase(2);
   ExpectError(unknown.dump(), "hypernode", "switch \"s1\" is named as a child");
-  nlohmann::json regex = list;
-  regex["items"][0]["spec"]["members"][0]["selector"] = {{"regexMatch", {{"pattern", "n.*"}}}};
-  ExpectError(regex.dump(), "hypernode", "items[0].spec.members[0]: the selector is not exactMatch");
+  nlohmann::json other = list;
+  other["items"][0]["spec"]["members"][0]["selector"] = {{"fieldMatch", {{"name", "n0"}}}};
+  ExpectError(other.dump(), "hypernode", "items[0].spec.members[0]: the selector is not exactMatch");
   nlohmann::json cycle = list;
   cycle["items"][0]["spec"]["members"][0] = {{"type", "HyperNode"}, {"selector", {{"exactMatch", {{"name", "s2"}}}}}};
   ExpectError(cycle.dump(), "hypernode", "is below itself");
   ExpectError(R"({"metadata":{"name":"x"},"spec":{}})", "hypernode", "members is not a list");
   ExpectError("[1]", "hypernode", "items[0]");
+}
+
+nlohmann::json WithSelector(const nlohmann::json& selector, const char* type = "Node") {
+  nlohmann::json list = nlohmann::json::parse(kHypernodes);
+  list["items"][type == std::string("Node") ? 0 : 1]["spec"]["members"] = {{{"type", type}, {"selector", selector}}};
+  return list;
+}
+
+TEST(FormatsTest, HypernodePatterns) {
+  const std::vector<std::string> job = {"n0", "n1", "n2", "m0"};
+  const auto read = [&](const nlohmann::json& list) {
+    auto topology = ReadTopology(list.dump(), TopologyFormat::kAuto, kDefaultInputBytes, job);
+    EXPECT_TRUE(topology.ok()) << topology.status();
+    return topology.ok() ? *std::move(topology) : Topology();
+  };
+  const Topology nodes = read(WithSelector({{"regexMatch", {{"pattern", "^[nm][01]$"}}}}));
+  EXPECT_EQ(Path(nodes, "m0"), "s0 s2");
+  EXPECT_EQ(Path(nodes, "n1"), "s0 s2");
+  EXPECT_EQ(Path(nodes, "n2"), "s1 s2");
+  EXPECT_EQ(Path(read(WithSelector({{"regexMatch", {{"pattern", "s[01]"}}}}, "HyperNode")), "n2"), "s1 s2");
+  ExpectError(WithSelector({{"regexMatch", {{"pattern", "n("}}}}).dump(), "hypernode",
+              "pattern \"n(\" is no regular expression");
+}
+
+TEST(FormatsTest, HypernodeLabels) {
+  nlohmann::json list = WithSelector({{"labelMatch", {{"matchLabels", {{"rack", "r1"}}}}}});
+  ExpectError(list.dump(), "hypernode", "labelMatch needs the nodes' labels: kubectl get hypernodes,nodes -o json");
+  for (const char* name : {"n0", "n1", "n2"}) {
+    list["items"].push_back(
+        {{"kind", "Node"},
+         {"metadata", {{"name", name}, {"labels", {{"rack", name == std::string("n2") ? "r2" : "r1"}}}}}});
+  }
+  EXPECT_EQ(Path(Read(list.dump(), "hypernode"), "n1"), "s0 s2");
+  const nlohmann::json expression = {{"key", "rack"}, {"operator", "In"}, {"values", {"r1", "r3"}}};
+  list["items"][0]["spec"]["members"][0]["selector"] = {{"labelMatch", {{"matchExpressions", {expression}}}}};
+  EXPECT_EQ(Path(Read(list.dump(), "hypernode"), "n0"), "s0 s2");
+}
+
+// As `kubectl get -o yaml` and manifests have them.
+TEST(FormatsTest, HypernodeYaml) {
+  const std::string manifest = R"(apiVersion: topology.volcano.sh/v1alpha1
+kind: HyperNode
+metadata:
+  annotations:
+    kubectl.kubernetes.io/last-applied-configuration: |
+      {"apiVersion":"x","kind": "HyperNode"}
+  name: s0
+spec:
+  tier: 1
+  members:
+  - type: Node
+    selector:
+      exactMatch:
+        name: "n0"
+---
+# the other
+kind: HyperNode
+metadata: {name: s1}
+spec:
+  members:
+    - type: HyperNode
+      selector: {exactMatch: {name: s0}}
+---
+)";
+  EXPECT_EQ(Path(Read(manifest, "hypernode"), "n0"), "s0 s1");
+  std::string list =
+      "apiVersion: v1\nkind: List\nitems:\n- kind: HyperNode\n  metadata:\n    name: s0\n  spec:\n    members:\n"
+      "    - selector:\n        exactMatch:\n          name: n0\n      type: Node\n";
+  EXPECT_EQ(Path(Read(list, "hypernode"), "n0"), "s0");
+  EXPECT_EQ(Path(Read("\xef\xbb\xbf" + list, "hypernode"), "n0"), "s0");
 }
 
 TEST(FormatsTest, Csv) {

@@ -7,6 +7,7 @@
 
 namespace taskd::route {
 
-absl::StatusOr<Topology> ReadHypernode(const Json& root, InputBudget& budget);
+// `job_names`: the job's nodes, by all their names: patterns select of these, and of the Node objects that `root` has beside.
+absl::StatusOr<Topology> ReadHypernode(const Json& root, absl::Span<const std::string> job_names, InputBudget& budget);
 
 }  // namespace taskd::route

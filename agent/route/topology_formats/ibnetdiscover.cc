@@ -1,10 +1,13 @@
 #include "agent/route/topology_formats/ibnetdiscover.h"
 
 // The output of ibnetdiscover: blocks of one node each, with the link of every port. A graph, of which we read the tree
-// that it is, or only the leaf switches where it is none.
+// that it is, or only the leaf switches where it is none. Where hosts hang on several leaf switches, each is a rail: a host's
+// rails are in the order of its HCAs' names.
 #include <algorithm>
+#include <map>
 #include <set>
 #include <string>
+#include <tuple>
 #include <utility>
 #include <vector>
 
@@ -30,6 +33,28 @@ bool TakeQuoted(std::string_view& text, std::string_view& inside) {
   inside = text.substr(open + 1, close - open - 1);
   text.remove_prefix(close + 1);
   return true;
+}
+
+// A Ca whose description has no host's name: that of a card's maker ("MT4129 ConnectX7   Mellanox Technologies"), also that
+// of the engine which reduces inside of a switch ("Mellanox Technologies Aggregation Node"), or a host that had no name yet.
+bool IsNameless(std::string_view host, std::string_view description) {
+  const bool is_model =
+      host.size() > 2 && StartsWith(host, "MT") &&
+      std::all_of(host.begin() + 2, host.end(), [](unsigned char c) { return absl::ascii_isdigit(c); });
+  return is_model || host.empty() || StartsWith(host, "localhost") || StartsWith(host, "(none)") ||
+         description.find("Mellanox Technologies") != std::string_view::npos ||
+         description.find("Aggregation Node") != std::string_view::npos;
+}
+
+// "HCA-2" before "HCA-10".
+bool CardBefore(std::string_view a, std::string_view b) {
+  const auto number_of = [](std::string_view text) {
+    const size_t last = text.find_last_not_of("0123456789");
+    return text.substr(last == std::string_view::npos ? 0 : last + 1);
+  };
+  const std::string_view x = number_of(a), y = number_of(b);
+  const std::string_view begin_a = a.substr(0, a.size() - x.size()), begin_b = b.substr(0, b.size() - y.size());
+  return std::tuple(begin_a, x.size(), x) < std::tuple(begin_b, y.size(), y);
 }
 
 class FabricReader {
@@ -58,6 +83,7 @@ class FabricReader {
   struct Node {
     std::string id;
     std::string host;  // Ca: first word of its description
+    std::string card;  // and the rest of it
     bool is_switch = false;
     bool is_host = false;           // Ca, but none that a switch has inside
     bool is_leaf = false;           // switch with a host
@@ -96,11 +122,10 @@ absl::Status FabricReader::AddNode(std::string_view line, std::string_view kind)
   node.id = id;
   node.is_switch = kind == "Switch";
   description = Trim(description);
-  // Switches show the engine that reduces inside them as a Ca.
-  node.is_host = kind == "Ca" && description.find("Aggregation Node") == std::string_view::npos;
   node.host = description.substr(0, description.find_first_of(" \t"));
-  if (node.host.empty()) node.host = id;
-  budget_.Take(2 * sizeof(Node) + kIndexBytes + 2 * (node.id.size() + node.host.size()));
+  node.card = Trim(description.substr(node.host.size()));
+  node.is_host = kind == "Ca" && !IsNameless(node.host, description);
+  budget_.Take(2 * sizeof(Node) + kIndexBytes + 2 * (node.id.size() + description.size()));
   nodes_.push_back(std::move(node));
   return budget_.status();
 }
@@ -133,10 +158,7 @@ absl::Status FabricReader::ResolveLinks() {
   for (Node& node : nodes_) {
     std::sort(node.switches.begin(), node.switches.end());
     node.switches.erase(std::unique(node.switches.begin(), node.switches.end()), node.switches.end());
-    if (!node.is_host) continue;
-    if (node.switches.empty()) {
-      return absl::InvalidArgumentError(fmt::format("Ca {} has no link to a switch", Quoted(node.id)));
-    }
+    if (!node.is_host) continue;  // nor are cards without a link: their host has others, or is unknown
     for (const int32_t leaf : node.switches) nodes_[leaf].is_leaf = true;
   }
   return absl::OkStatus();
@@ -199,19 +221,28 @@ void FabricReader::SetParents(int32_t root, std::vector<int32_t>& parent) const 
 
 absl::StatusOr<Topology> FabricReader::Finish() {
   if (absl::Status status = ResolveLinks(); !status.ok()) return status;
-  std::vector<int32_t> parent(nodes_.size(), -1);
-  if (const int32_t root = Root(); root >= 0) SetParents(root, parent);
+  std::map<std::string_view, std::vector<const Node*>> cards;  // by host
+  for (const Node& node : nodes_) {
+    if (node.is_host && !node.switches.empty()) cards[node.host].push_back(&node);
+  }
   TopologyBuilder builder(budget_);
-  for (size_t i = 0; i < nodes_.size(); ++i) {
-    const Node& node = nodes_[i];
-    absl::Status status = absl::OkStatus();
-    if (node.is_host) {
-      for (const int32_t leaf : node.switches) {
-        if (status.ok()) status = builder.AddNode(node.host, "", {builder.Switch(nodes_[leaf].id)});
-      }
-    } else if (node.is_switch && parent[i] >= 0) {
-      status = builder.SetParent(builder.Switch(node.id), builder.Switch(nodes_[parent[i]].id));
+  bool has_rails = false;
+  for (auto& [host, own] : cards) {
+    std::stable_sort(own.begin(), own.end(), [](const Node* a, const Node* b) { return CardBefore(a->card, b->card); });
+    std::vector<int32_t> leaves;
+    for (const Node* card : own) {
+      for (const int32_t leaf : card->switches) leaves.push_back(builder.Switch(nodes_[leaf].id));
     }
+    // Several cards on one switch are one rail.
+    if (std::all_of(leaves.begin(), leaves.end(), [&](int32_t leaf) { return leaf == leaves[0]; })) leaves.resize(1);
+    has_rails = has_rails || leaves.size() > 1;
+    if (absl::Status status = builder.AddNode(host, "", leaves); !status.ok()) return status;
+  }
+  std::vector<int32_t> parent(nodes_.size(), -1);
+  if (const int32_t root = has_rails ? -1 : Root(); root >= 0) SetParents(root, parent);
+  for (size_t i = 0; i < nodes_.size(); ++i) {
+    if (!nodes_[i].is_switch || parent[i] < 0) continue;
+    const absl::Status status = builder.SetParent(builder.Switch(nodes_[i].id), builder.Switch(nodes_[parent[i]].id));
     if (!status.ok()) return status;
   }
   return builder.Finish(false);
