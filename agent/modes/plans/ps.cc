@@ -10,12 +10,15 @@
 namespace taskd::modes {
 namespace {
 
-bool Serves(const std::string& type) { return type == "ps" || type == "evaluator"; }
+// A node that is ended when all others have ended with 0: a ps never ends by itself. Without ps each node ends by itself.
+bool Serves(const std::string& type, bool has_ps) { return has_ps && (type == "ps" || type == "evaluator"); }
 
 // The order of the nodes is that of NODE_LIST with --ps-num, so that both ways to describe a job give the same one.
 std::vector<std::string> TypesInOrder(const TfConfig& config) {
-  std::vector<std::string> types = {"ps", "worker"};
-  if (config.cluster.contains("chief")) types.push_back("chief");
+  std::vector<std::string> types;
+  for (const char* type : {"ps", "worker", "chief"}) {
+    if (config.cluster.contains(type)) types.emplace_back(type);
+  }
   for (const auto& [type, list] : config.cluster) {
     if (std::find(types.begin(), types.end(), type) == types.end()) types.push_back(type);
   }
@@ -24,10 +27,14 @@ std::vector<std::string> TypesInOrder(const TfConfig& config) {
 
 void TakeCluster(const TfConfig& config, ModePlan* plan) {
   plan->index = -1;
+  const bool has_ps = config.cluster.contains("ps");
   for (const std::string& type : TypesInOrder(config)) {
     if (type == config.type) plan->index = static_cast<int>(plan->nodes.size()) + config.index;
-    for (const HostPort& endpoint : config.cluster.at(type)) plan->nodes.push_back({endpoint.host, 0, Serves(type)});
+    for (const HostPort& endpoint : config.cluster.at(type)) {
+      plan->nodes.push_back({endpoint.host, 0, Serves(type, has_ps)});
+    }
   }
+  plan->serves = Serves(config.type, has_ps);
   // An evaluator is no part of the cluster, and a chief need not be.
   if (plan->index < 0) plan->index = static_cast<int>(plan->nodes.size()) + config.index;
 }
@@ -47,6 +54,7 @@ absl::StatusOr<std::string> TfConfigOfNodeList(const ModeInput& input, ModePlan*
     plan->nodes[i].serves = i < *ps_count;
   }
   plan->role = plan->index < *ps_count ? "ps" : "worker";
+  plan->serves = plan->index < *ps_count;
   return MakeTfConfig(hosts, *ps_count, plan->index);
 }
 
@@ -67,7 +75,6 @@ absl::Status PlanPs(const ModeInput& input, ModePlan* plan) {
     TakeCluster(*config, plan);
     if (input.options.ps_num) plan->warnings.push_back("--ps-num has no effect: TF_CONFIG is set");
   }
-  plan->serves = Serves(plan->role);
   plan->start = StartRule::kAtOnce;
   environment["TF_CONFIG"] = std::move(text);
   plan->processes.push_back({input.options.command, std::move(environment)});

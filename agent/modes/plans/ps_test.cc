@@ -80,6 +80,15 @@ TEST(TfConfig, TakesWhatTensorFlowTakes) {
   }
 }
 
+TEST(TfConfig, ClusterWithoutPs) {
+  for (const char* text : {R"({"cluster":{"worker":["a:1","b:1"]},"task":{"type":"worker","index":1}})",
+                           R"({"cluster":{"chief":["a:1"],"worker":["b:1"]},"task":{"type":"worker","index":"0"}})",
+                           R"({"cluster":{"chief":["a:1"]},"task":{"type":"chief","index":0}})",
+                           R"({"cluster":{"worker":["a:1"]},"task":{"type":"evaluator","index":0}})"}) {
+    EXPECT_TRUE(ParseTfConfig(text).ok()) << text << ParseTfConfig(text).status();
+  }
+}
+
 TEST(TfConfig, RefusesAllElse) {
   const std::string ps = R"(,"task":{"type":"ps","index":0}})";
   const std::string nested(100, '[');
@@ -101,9 +110,10 @@ TEST(TfConfig, RefusesAllElse) {
       {"{\n\n\"a\"}", {"'{??\"a\"}'"}},
       {"{}", {"cluster is missing"}},
       {R"({"cluster":[]})", {"cluster '[]'", "object"}},
-      {R"({"cluster":{}})", {"cluster.ps is missing"}},
+      {R"({"cluster":{}})", {"cluster.worker is missing", "worker, chief or master"}},
+      {R"({"sparseCluster":{"worker":{"1":"w:1"},"ps":["p:1"]}})", {"cluster is missing", "enableDynamicWorker"}},
       {R"({"cluster":{"ps":["p:1"]})" + ps, {"cluster.worker is missing"}},
-      {R"({"cluster":{"worker":["p:1"]})" + ps, {"cluster.ps is missing"}},
+      {R"({"cluster":{"worker":["p:1"]})" + ps, {"task.type 'ps'", "not in cluster"}},
       {R"({"cluster":{"ps":[],"worker":["w:1"]})" + ps, {"'cluster.ps' '[]'"}},
       {R"({"cluster":{"ps":["p:1"],"worker":[]})" + ps, {"'cluster.worker' '[]'"}},
       {R"({"cluster":{"ps":["p:1"],"worker":null})" + ps, {"'cluster.worker' 'null'"}},
@@ -136,7 +146,7 @@ TEST(TfConfig, RefusesAllElse) {
       {Config(R"({"type":"ps","index":1})"), {"task.index '1'", "0 to 0"}},
       {Config(R"({"type":"worker","index":2})"), {"task.index '2'", "0 to 1"}},
       {Config(R"({"type":"worker","index":-1})"), {"task.index '-1'", "0 to 1"}},
-      {Config(R"({"type":"worker","index":"1"})"), {"task.index '\"1\"'", "integer"}},
+      {Config(R"({"type":"worker","index":"+1"})"), {"task.index '\"+1\"'", "integer"}},
       {Config(R"({"type":"worker","index":1.0})"), {"task.index '1.0'", "integer"}},
       {Config(R"({"type":"worker","index":true})"), {"task.index 'true'", "integer"}},
       {Config(R"({"type":"worker","index":null})"), {"task.index 'null'", "integer"}},
@@ -203,6 +213,19 @@ TEST(Ps, TheOrderOfNodesIsTheSameEverywhere) {
       EXPECT_EQ(plan->serves, one.serves) << one.type;
       EXPECT_EQ(plan->nodes[plan->index].serves, one.serves) << one.type;
     }
+  }
+}
+
+TEST(Ps, WithoutPsNobodyIsEndedEarly) {
+  for (const char* type : {"worker", "chief", "evaluator"}) {
+    const std::string config = R"({"cluster":{"chief":["c:1"],"worker":["w:1","v:1"]},"task":{"type":")" +
+                               std::string(type) + R"(","index":0},"environment":"cloud"})";
+    const absl::StatusOr<ModePlan> plan = TestNode("auto", {{"TF_CONFIG", config}}).Plan();
+    ASSERT_TRUE(plan.ok()) << plan.status();
+    EXPECT_EQ(plan->role, type);
+    EXPECT_FALSE(plan->serves) << type;
+    ASSERT_EQ(plan->nodes.size(), 3u);
+    for (const ModeNode& node : plan->nodes) EXPECT_FALSE(node.serves) << node.name;
   }
 }
 

@@ -1,6 +1,7 @@
 #include "agent/modes/plans/tf_config.h"
 
 #include <algorithm>
+#include <optional>
 #include <set>
 #include <utility>
 
@@ -39,10 +40,13 @@ absl::StatusOr<HostPort> ReadEndpoint(const std::string& place, const Json& valu
 
 absl::Status ReadCluster(const Json& config, TfConfig* result) {
   const auto cluster = config.find("cluster");
+  if (cluster == config.end() && config.contains("sparseCluster")) {
+    return Bad("cluster is missing; sparseCluster names only some nodes: turn enableDynamicWorker off");
+  }
   if (cluster == config.end()) return Bad("cluster is missing");
   if (!cluster->is_object()) return Bad(fmt::format("cluster {}: it is not an object", Dump(*cluster)));
-  for (const char* type : {"ps", "worker"}) {
-    if (!cluster->contains(type)) return Bad(fmt::format("cluster.{} is missing; it needs ps and worker", type));
+  if (!cluster->contains("worker") && !cluster->contains("chief") && !cluster->contains("master")) {
+    return Bad("cluster.worker is missing; it needs worker, chief or master");
   }
   std::set<std::string> seen;
   for (const auto& [type, list] : cluster->items()) {
@@ -82,11 +86,14 @@ absl::Status ReadTask(const Json& config, TfConfig* result) {
   int64_t most = 0;  // there is one chief
   if (!outside) most = static_cast<int64_t>(list->second.size()) - 1;
   if (outside && result->type == "evaluator") most = kMaxEvaluators - 1;
-  // What is beyond int64_t comes out negative, or is no integer to the parser.
-  if (!index->is_number_integer() || index->get<int64_t>() < 0 || index->get<int64_t>() > most) {
+  // TensorFlow takes an integer as a text, too. What is beyond int64_t comes out negative, or is no integer to the parser.
+  std::optional<int64_t> number;
+  if (index->is_string()) number = ReadInteger(index->get_ref<const std::string&>(), 0, static_cast<int>(most));
+  if (index->is_number_integer()) number = index->get<int64_t>();
+  if (!number || *number < 0 || *number > most) {
     return Bad(fmt::format("task.index {}: it is not an integer from 0 to {}", Dump(*index), most));
   }
-  result->index = index->get<int>();
+  result->index = static_cast<int>(*number);
   return absl::OkStatus();
 }
 

@@ -12,7 +12,8 @@
 namespace taskd::modes {
 
 struct TfConfig {
-  std::map<std::string, std::vector<HostPort>> cluster;  // "ps" and "worker" at least, none of them empty
+  // "worker", "chief" or "master" at least, no list empty. Of MultiWorkerMirroredStrategy there is no "ps".
+  std::map<std::string, std::vector<HostPort>> cluster;
   std::string type;                                      // in `cluster`, or "evaluator", or "chief"
   int index = 0;                                         // in its list, where there is one
 };
