@@ -5,7 +5,7 @@
 #include <cstdint>
 #include <functional>
 #include <map>
-#include <utility>
+#include <tuple>
 #include <vector>
 
 #include "diagnosis/layout.h"
@@ -46,7 +46,8 @@ class CostModel {
 // What a suspect costs in the mean of the steps in which it was one.
 class CostMeans {
  public:
-  using Who = std::pair<Scope, int>;
+  enum class What : uint8_t { kOwnTime, kLoading };
+  using Who = std::tuple<What, Scope, int>;
 
   // In `step`, a place in one count, it costs `cost_ns` of `step_ns`: the means with that, as `excess` the cost and as
   // `reference` the rest of the step. `until_known`: what they are taken to be while it has been suspected in a few steps

@@ -100,7 +100,8 @@ TEST(CostModel, AnswersWhatIf) {
 
 TEST(CostMeans, AreOfTheStepsInWhichSomebodyWasSuspected) {
   CostMeans means;
-  const CostMeans::Who rank = {Scope::kRank, 3}, node = {Scope::kNode, 3};
+  using What = CostMeans::What;
+  const CostMeans::Who rank = {What::kOwnTime, Scope::kRank, 3}, node = {What::kOwnTime, Scope::kNode, 3};
   // Of steps of 200.
   const auto add = [&means](const CostMeans::Who& who, int64_t step, double cost, double until_known) {
     const Measured::Means known = {0, step, 99, until_known, 200 - until_known};

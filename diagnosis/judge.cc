@@ -393,14 +393,14 @@ class Accuser {
 
   // Only when somebody is suspected: it looks at every rank.
   CostModel& GetModel() {
-    if (!model_) model_.emplace(MakeModel(&OwnTime::Rank::average_own_ns));
+    if (!model_) model_.emplace(MakeModel([](const OwnTime::Rank& rank) { return rank.average_own_ns; }));
     return *model_;
   }
   // With such own times of those that are there.
-  CostModel MakeModel(double OwnTime::Rank::*own_ns) const {
+  CostModel MakeModel(double (*own_ns)(const OwnTime::Rank& rank)) const {
     CostModel model(in_.layout, in_.microbatches);
     for (int rank = 0; rank < in_.own.size(); ++rank) {
-      if (IsPresent(rank)) model.Set(rank, in_.own.rank(rank).*own_ns);
+      if (IsPresent(rank)) model.Set(rank, own_ns(in_.own.rank(rank)));
     }
     return model;
   }
@@ -478,7 +478,7 @@ class Accuser {
                      [&](const Suspect& a, const Suspect& b) { return excess(a) > excess(b); });
     // Each one's cost is what it would cost alone: of two equally slow ranks either one is worth mending only with the
     // other, and both have to be named.
-    CostModel last_step = MakeModel(&OwnTime::Rank::actual_own_ns);
+    CostModel last_step = MakeModel([](const OwnTime::Rank& rank) { return rank.actual_own_ns; });
     for (const Suspect& suspect : suspects) {
       for (int rank : suspect.ranks) {
         GetModel().Set(rank, in_.own.rank(rank).own_reference_ns);
@@ -509,7 +509,7 @@ class Accuser {
     if (!own(worst).intermittent()) {
       const double last = ReplayStep(last_step, suspect);
       const double step = in_.mean_step(in_.step, in_.step);
-      costs = costs_.Add({suspect.scope, suspect.id}, in_.step, last, step, fading, costs);
+      costs = costs_.Add({CostMeans::What::kOwnTime, suspect.scope, suspect.id}, in_.step, last, step, fading, costs);
       lost = in_.lost_since(since_step);
     }
     const Cost cost = CostOf(costs.excess, ErrorOf(own(worst)), lost);
@@ -602,12 +602,31 @@ class Accuser {
 
   void AccuseByDataLoading() {
     const StreamOf data = [this](int rank) -> const Stream& { return in_.own.rank(rank).data; };
-    for (const Suspect& suspect : FindSuspects(data, false)) {
+    const std::vector<Suspect> suspects = FindSuspects(data, false);
+    if (suspects.empty()) return;
+    // The last step with what each rank loaded in it, and what suspects would have loaded otherwise. Stages of a pipeline
+    // wait for one load and many microbatches: that is not replayed.
+    const auto own_and_loading = [](const OwnTime::Rank& rank) { return rank.actual_own_ns + rank.data_ns; };
+    CostModel last_step = MakeModel(own_and_loading);
+    for (const Suspect& suspect : suspects) {
+      for (int rank : suspect.ranks) last_step.Set(rank, last_step.own_ns(rank) - data(rank).mean_excess());
+    }
+    const bool is_pipelined = std::any_of(in_.layout.pipelines().begin(), in_.layout.pipelines().end(),
+                                          [](const Pipeline& pipeline) { return pipeline.cells.size() > 1; });
+    for (const Suspect& suspect : suspects) {
       const int worst = FindWorst(suspect.ranks, data);
       const Stream& stream = data(worst);
       if (HasGone(stream.intermittent(), stream.mean_excess())) continue;
       const Measured::Means measured = stream.measured();
-      const Cost cost = CostOf(measured.excess, ErrorOf(stream), in_.lost_since(FirstStep(stream)));
+      Measured::Means costs = measured;
+      costs.reference = MeanStepOf(measured) - measured.excess;
+      if (!is_pipelined && !stream.intermittent()) {
+        const double last =
+            last_step.StepNsIf(suspect.ranks, [&](int rank) { return own_and_loading(in_.own.rank(rank)); });
+        costs = costs_.Add({CostMeans::What::kLoading, suspect.scope, suspect.id}, in_.step, last - last_step.StepNs(),
+                           in_.mean_step(in_.step, in_.step), stream.IsFading(), costs);
+      }
+      const Cost cost = CostOf(costs.excess, ErrorOf(stream), in_.lost_since(FirstStep(stream)));
       Verdict verdict = MakeVerdict(suspect.scope, {suspect.id}, Cause::kDataloader, FirstStep(stream));
       verdict.confidence = ConfidenceOf(stream);
       Evidence evidence = MakeEvidence("dataloader", measured, stream.z());
@@ -616,7 +635,7 @@ class Accuser {
       verdict.evidence.push_back(evidence);
       const bool beyond_unrest = IsBeyondUnrest(CountRanks(data), stream, Bar::kLargeShare, cost.ns);
       Add(std::move(verdict), {suspect.ranks.begin(), suspect.ranks.end()},
-          beyond_unrest && bar_.IsWorthIt(cost.ns) && IsSecondFault(worst, cost.ns), cost, MeanStepOf(measured));
+          beyond_unrest && bar_.IsWorthIt(cost.ns) && IsSecondFault(worst, cost.ns), cost, costs.value());
     }
   }
 

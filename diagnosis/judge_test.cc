@@ -209,6 +209,7 @@ TEST_F(JudgeTest, ComparesNotWithStepsThatWereAsSlow) {
   Stream stream;
   for (int64_t step = 50; step <= kNow; ++step) stream.Observe(step, 0.2, {30 * kMs, 4 * kMs}, kLimits);
   own_.rank(3).data = stream;
+  own_.rank(3).data_ns = 34 * kMs;
   slow_since_ = 40;
   const Verdict verdict = Judge()[0].verdict;
   EXPECT_EQ(verdict.since_step, 40);
@@ -482,6 +483,16 @@ TEST_F(JudgeTest, AccusesDataLoading) {
   EXPECT_EQ(verdict.evidence[0].peers, 7);
 }
 
+TEST_F(JudgeTest, LoadingCostsNothingInAStepInWhichOthersAreAsSlow) {
+  own_.rank(3).data = Rise(0.2, 30, 90, 4);
+  own_.rank(3).data_ns = 34 * kMs;
+  lost_ms_ = 100;
+  EXPECT_NEAR(Judge()[0].verdict.cost_ms_per_step, 30, 1e-6);
+  own_.rank(6).actual_own_ns = 134 * kMs;
+  EXPECT_NEAR(Judge()[0].verdict.cost_ms_per_step, 30 * 7.0 / 8, 1e-6)
+      << "one of eight, the six at the begin among them";
+}
+
 TEST_F(JudgeTest, TakesWhatASlowProcessLoadsAndSavesSlowlyForNoSecondFault) {
   const Stream nothing = Rise(0, 0);
   for (int r = 0; r < 8; ++r) own_.rank(r).data = own_.rank(r).checkpoint.Begin() = nothing;
@@ -491,7 +502,9 @@ TEST_F(JudgeTest, TakesWhatASlowProcessLoadsAndSavesSlowlyForNoSecondFault) {
     bool confirmed;
   } cases[] = {{4.9, false}, {5.1, true}};  // a quarter of 20 ms
   for (const auto& [second_ms, confirmed] : cases) {
+    costs_ = {};
     own_.rank(3).data = Rise(0.2, second_ms);
+    own_.rank(3).data_ns = (100 + second_ms) * kMs;
     own_.rank(3).checkpoint.Begin() = Rise(std::log(2), 20 * second_ms);  // every twentieth step
     const std::vector<Accusation> accusations = Judge();
     ASSERT_EQ(accusations.size(), 3u);

@@ -123,12 +123,12 @@ def stopwatch(folder, result):
     rows = {}
     for path in glob.glob(os.path.join(folder, "stopwatch-*")):
         with open(path, encoding="ascii") as file:
-            rows[int(path.rsplit("-", 1)[1])] = {int(step): (float(own), float(whole)) for step, own, whole in map(str.split, file)}
+            rows[int(path.rsplit("-", 1)[1])] = {int(step): [float(value) for value in values] for step, *values in map(str.split, file)}
     first, last = result["found"]["of_steps"]
     if result["fault"] == "link":
         # Nobody works longer: steps are compared with those before.
         def mean(steps):
-            return statistics.fmean(whole for of_rank in rows.values() for step, (_, whole) in of_rank.items() if step in steps)
+            return statistics.fmean(values[-1] for of_rank in rows.values() for step, values in of_rank.items() if step in steps)
         before = range(WARM_STEPS // 2, result["began"] - 1)
         return None if result["from_start"] else {"cost": 1e3 * (mean(range(first, last + 1)) - mean(before))}
     if result["fault"] == "checkpoint":
@@ -136,11 +136,19 @@ def stopwatch(folder, result):
     steps = [step for step in range(first, last + 1) if all(step in of_rank for of_rank in rows.values())]
     if len(rows) < 2 or not steps:
         return None
-    own = [rows[result["rank"]][step][0] for step in steps]
-    others = [[of_rank[step][0] for rank, of_rank in rows.items() if rank != result["rank"]] for step in steps]
-    longer = statistics.fmean(mine - statistics.median(theirs) for mine, theirs in zip(own, others))
-    cost = statistics.fmean(max(mine, *theirs) - max(mine - longer, *theirs) for mine, theirs in zip(own, others))
-    return {"cost": 1e3 * cost, "excess": 1e3 * longer}
+    place = {"loader": slice(0, 1), "checkpoint": slice(1, 2)}.get(result["fault"], slice(2, 3))  # of load, save, compute
+
+    def times(places):
+        """Of each step: the culprit's, and those of the others."""
+        return [(sum(rows[result["rank"]][step][places]), [sum(of_rank[step][places]) for rank, of_rank in rows.items()
+                                                           if rank != result["rank"]]) for step in steps]
+    longer = statistics.fmean(mine - statistics.median(theirs) for mine, theirs in times(place))
+    # The excess of a checkpoint comes in the steps that save.
+    share = [1 if result["fault"] != "checkpoint" else mine / statistics.fmean(m for m, _ in times(place)) for mine, _ in times(place)]
+    cost = statistics.fmean(max(mine, *theirs) - max(mine - part * longer, *theirs)
+                            for part, (mine, theirs) in zip(share, times(slice(0, 3))))
+    scale = real_jobs.CHECKPOINT_STEPS if result["fault"] == "checkpoint" else 1  # evidence is of one saving
+    return {"cost": 1e3 * cost, "excess": 1e3 * longer * scale}
 
 
 def own_times(folder):

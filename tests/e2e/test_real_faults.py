@@ -50,7 +50,8 @@ def test_what_is_said_is_compared_with_the_scripts_stopwatch(tmp_path):
     # Rank 1 takes 25 ms longer from step 20 on; rank 2 is as slow in every fifth step, in which that costs nothing.
     for rank in range(3):
         rows = [0.040 + (0.025 if (rank == 1 and step >= 20) or (rank == 2 and step % 5 == 0) else 0) for step in range(100)]
-        (tmp_path / f"stopwatch-{rank}").write_text("".join(f"{step} {own} {own + 0.01}\n" for step, own in enumerate(rows)))
+        lines = [f"{step} {own - 0.03} 0.0 0.03 {own + 0.01}\n" for step, own in enumerate(rows)]
+        (tmp_path / f"stopwatch-{rank}").write_text("".join(lines))
     verdict = {"cost_ms_per_step": 22, "cost_interval_ms": [17, 24], "evidence": [{"value": 67, "reference": 42, "steps": [20, 99]}]}
     run = {"way": "own", "fault": "loader", "rank": 1, "began": 20, "from_start": True, "cause_right": True, "wrong": [],
            "step_s": 0.09, "healthy_s": 0.06, "state": "slow", "baselines": {},

@@ -29,22 +29,22 @@ TABLE_ROWS, ROWS = 65536, 256  # of 4 KiB; those of a layer's forward or backwar
 
 
 class Stopwatch:
-    """Writes a line a step: its number, the seconds that this rank took by itself, and those of the whole step."""
+    """Writes a line a step: its number, and seconds: what this rank loaded, saved and computed, and the whole step."""
 
     def __init__(self):
         self.file = open(os.path.join(os.environ["FOLDER"], f"stopwatch-{RANK}"), "w", encoding="ascii", buffering=1)
-        self.own, self.began = 0.0, time.monotonic()
+        self.seconds, self.began = {"load": 0.0, "save": 0.0, "compute": 0.0}, time.monotonic()
 
     @contextlib.contextmanager
-    def running(self):
+    def running(self, what):
         begin = time.monotonic()
         yield
-        self.own += time.monotonic() - begin
+        self.seconds[what] += time.monotonic() - begin
 
     def end_step(self, step):
         now = time.monotonic()
-        self.file.write(f"{step} {self.own:.6f} {now - self.began:.6f}\n")
-        self.own, self.began = 0.0, now
+        print(step, *self.seconds.values(), now - self.began, file=self.file)
+        self.seconds, self.began = dict.fromkeys(self.seconds, 0.0), now
 
 
 STOPWATCH = Stopwatch()
@@ -102,7 +102,7 @@ TABLE = torch.ones(TABLE_ROWS, 1024)  # of embeddings
 
 
 def work(batch):
-    with STOPWATCH.running():
+    with STOPWATCH.running("compute"):
         end = time.thread_time() + HOST_S * batch / BATCH
         square = torch.ones(192, 192)  # a profiler keeps an event of each product
         TABLE[torch.randint(TABLE_ROWS, (ROWS,))]
@@ -146,7 +146,7 @@ def train(model, trained, optimizer, profiler):
     storage = Storage()
     batches = iter(DataLoader(Samples(storage), batch_size=None))
     for step in itertools.count():
-        with STOPWATCH.running():
+        with STOPWATCH.running("load"):
             batch = next(batches, None)
         if batch is None:
             return
@@ -160,13 +160,13 @@ def train(model, trained, optimizer, profiler):
         if WAY.startswith("own"):
             average(model)
         # ZeRO's optimizer waits for the other ranks.
-        with contextlib.nullcontext() if WAY == "ddp-zero" else STOPWATCH.running():
+        with contextlib.nullcontext() if WAY == "ddp-zero" else STOPWATCH.running("compute"):
             optimizer.step()
         if WAY.endswith("logged"):
             total = loss.detach().clone()
             dist.all_reduce(total)
         if step % CHECKPOINT_STEPS == CHECKPOINT_STEPS - 1:
-            with record_function("save_checkpoint"), STOPWATCH.running():
+            with record_function("save_checkpoint"), STOPWATCH.running("save"):
                 torch.save(model.state_dict(), CheckpointFile(storage), _use_new_zipfile_serialization=False)
         STOPWATCH.end_step(step)
         if profiler:
