@@ -28,6 +28,16 @@ struct SavedInStep {
   friend bool operator==(const SavedInStep&, const SavedInStep&) = default;
 };
 
+// The innermost range that is open in a rank that has made no mark for some seconds.
+struct OpenPhase {
+  enum class Kind : uint8_t { kNone, kForward, kDataLoader, kCheckpoint, kCommunication };  // RankStatus.open_kind
+  Kind kind = Kind::kNone;
+  uint64_t since_ns = 0;  // Unix
+  std::string operation;  // of kCommunication: "all_reduce"
+
+  friend bool operator==(const OpenPhase&, const OpenPhase&) = default;
+};
+
 // taskd.v1.RankStatus.
 struct RankReport {
   int rank = 0;
@@ -45,6 +55,13 @@ struct RankReport {
   double overhead_ns_per_mark = 0;
   uint64_t stopped_ms = 0;  // that its processes were stopped, or did not run with all of the node, while attached
   SavedInStep saved;
+  uint64_t recorded = 0;  // grows with each mark, written to a file or not
+  // While a rank makes no mark its process and the children of that are looked at: so long they used the CPU, and read
+  // or wrote, since the proxy's start.
+  uint64_t cpu_busy_ms = 0;
+  uint64_t io_busy_ms = 0;
+  bool left_loop = false;  // it has marked that its step loop is over, and has begun no step since
+  OpenPhase open = {};
 
   friend bool operator==(const RankReport&, const RankReport&) = default;
 };

@@ -1,6 +1,7 @@
 #include "marks/mark_fold.h"
 
 #include <algorithm>
+#include <array>
 #include <bit>
 #include <deque>
 #include <limits>
@@ -78,6 +79,29 @@ Kind KindOfName(std::string_view name) {
   return Kind::kIgnored;
 }
 
+OpenPhase::Kind PhaseOf(const MarkRange& range) {
+  switch (range.kind) {
+    case Kind::kForward:
+      return OpenPhase::Kind::kForward;
+    case Kind::kDataLoader:
+      return OpenPhase::Kind::kDataLoader;
+    case Kind::kCheckpoint:
+      return OpenPhase::Kind::kCheckpoint;
+    case Kind::kOp:
+      return OpenPhase::Kind::kCommunication;
+    default:
+      return OpenPhase::Kind::kNone;
+  }
+}
+
+// As torch.distributed has it.
+std::string NameOf(CommOp op) {
+  static constexpr std::array<const char*, kCommOps> kNames = {
+      "a communication", "all_reduce", "all_gather", "reduce_scatter", "broadcast", "reduce", "scatter",
+      "gather",          "all_to_all", "send",       "recv",           "send_recv", "barrier"};
+  return kNames[static_cast<size_t>(op)];
+}
+
 }  // namespace
 
 class MarkFold::Impl {
@@ -92,6 +116,7 @@ class MarkFold::Impl {
   uint64_t groups_version() const { return groups_.version(); }
   int device_id() const { return device_id_; }
   const SavedInStep& saved() const { return saved_; }
+  OpenPhase open();
 
  private:
   // Which stamps count, as far as device records have shown.
@@ -168,6 +193,16 @@ class MarkFold::Impl {
   std::vector<LostSpan> spans_;
   StepCutter cutter_;
 };
+
+OpenPhase MarkFold::Impl::open() {
+  const MarkRange* newest = nullptr;
+  for (const auto& [id, range] : ranges_.open()) {
+    if (range.host_ended || PhaseOf(range) == OpenPhase::Kind::kNone) continue;
+    if (newest == nullptr || range.order > newest->order) newest = &range;
+  }
+  if (newest == nullptr) return {};
+  return {PhaseOf(*newest), newest->host_start_ns, newest->kind == Kind::kOp ? NameOf(newest->op) : ""};
+}
 
 // ---- Host records into ranges. What runs for each record is inline: as calls it takes 5 % more time.
 
@@ -533,6 +568,7 @@ void MarkFold::Finish() { impl_->Finish(); }
 const std::vector<GroupInfo>& MarkFold::groups() const { return impl_->groups(); }
 uint64_t MarkFold::groups_version() const { return impl_->groups_version(); }
 const SavedInStep& MarkFold::saved() const { return impl_->saved(); }
+OpenPhase MarkFold::open() const { return impl_->open(); }
 int MarkFold::device_id() const { return impl_->device_id(); }
 
 }  // namespace taskd

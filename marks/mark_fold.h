@@ -43,6 +43,9 @@ class MarkFold {
   // A checkpoint that was saved since the newest step ended.
   const SavedInStep& saved() const;
 
+  // The innermost range that is open: the one that began last. Looks at all open ones.
+  OpenPhase open() const;
+
   // Groups by index (OpFold::group). Grows and learns; `groups_version` changes with it.
   const std::vector<GroupInfo>& groups() const;
   uint64_t groups_version() const;

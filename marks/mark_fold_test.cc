@@ -762,5 +762,27 @@ TEST(MarkFold, TimeThatGoesBackLeavesAStepOut) {
   EXPECT_DOUBLE_EQ(Ms(rank.folds[2].period_ns()), 100);
 }
 
+TEST(MarkFoldTest, TheInnermostOpenRange) {
+  using Kind = OpenPhase::Kind;
+  Rank rank;
+  EXPECT_EQ(rank.fold().open().kind, Kind::kNone);
+  rank.Start(1, 0, "step 0");
+  EXPECT_EQ(rank.fold().open().kind, Kind::kNone);
+  rank.Start(2, 10, "forward");
+  EXPECT_EQ(rank.fold().open(), (OpenPhase{Kind::kForward, Rank::At(10), ""}));
+  rank.StartOp(3, 20, "g", "Allreduce");
+  EXPECT_EQ(rank.fold().open(), (OpenPhase{Kind::kCommunication, Rank::At(20), "all_reduce"}));
+  rank.End(3, 30);
+  EXPECT_EQ(rank.fold().open().kind, Kind::kForward);
+  rank.End(2, 40);
+  rank.Start(4, 50, "dataloader");
+  EXPECT_EQ(rank.fold().open().kind, Kind::kDataLoader);
+  rank.End(4, 60);
+  rank.Start(5, 70, "save_checkpoint");
+  EXPECT_EQ(rank.fold().open().kind, Kind::kCheckpoint);
+  rank.End(5, 80);
+  EXPECT_EQ(rank.fold().open().kind, Kind::kNone);
+}
+
 }  // namespace
 }  // namespace taskd

@@ -12,4 +12,8 @@ namespace taskd {
 // step's. The recorder's IsStepNumber (worker_sdk/src/name_words.h) has the same rule, without the bound.
 std::optional<int64_t> StepNumber(std::string_view name);
 
+// An instant by which a rank says that its step loop is over, as far as it knows: taskd.torch makes it at the end of the
+// data that is trained on. A step, forward or batch that begins afterwards takes it back.
+inline constexpr std::string_view kStepsAreOver = "steps are over";
+
 }  // namespace taskd

@@ -115,6 +115,27 @@ void TakeNumber(uint32_t field, uint64_t number, RankReport& report, SavedInStep
     case v1::RankStatus::kStoppedMsFieldNumber:
       report.stopped_ms = number;
       break;
+    case v1::RankStatus::kRecordedFieldNumber:
+      report.recorded = number;
+      break;
+    case v1::RankStatus::kCpuBusyMsFieldNumber:
+      report.cpu_busy_ms = number;
+      break;
+    case v1::RankStatus::kIoBusyMsFieldNumber:
+      report.io_busy_ms = number;
+      break;
+    case v1::RankStatus::kLeftLoopFieldNumber:
+      report.left_loop = number != 0;
+      break;
+    case v1::RankStatus::kOpenKindFieldNumber: {
+      const auto kind = static_cast<OpenPhase::Kind>(static_cast<uint32_t>(number) & 0xff);
+      const bool is_known = static_cast<uint32_t>(number) <= static_cast<uint32_t>(OpenPhase::Kind::kCommunication);
+      report.open.kind = is_known ? kind : OpenPhase::Kind::kNone;
+      break;
+    }
+    case v1::RankStatus::kOpenSinceNsFieldNumber:
+      report.open.since_ns = number;
+      break;
     case v1::RankStatus::kSavedStepFieldNumber:
       saved.step = static_cast<int64_t>(number);
       break;
@@ -167,6 +188,13 @@ void FillRankReport(const RankReport& report, v1::RankStatus* message) {
   message->set_lost(report.lost);
   message->set_overhead_ns_per_mark(report.overhead_ns_per_mark);
   message->set_stopped_ms(report.stopped_ms);
+  message->set_recorded(report.recorded);
+  message->set_cpu_busy_ms(report.cpu_busy_ms);
+  message->set_io_busy_ms(report.io_busy_ms);
+  message->set_left_loop(report.left_loop);
+  message->set_open_kind(static_cast<uint32_t>(report.open.kind));
+  message->set_open_since_ns(report.open.since_ns);
+  message->set_open_operation(report.open.operation);
   if (report.saved.step < 0) return;
   message->set_saved_step(report.saved.step);
   message->set_saved_ns(report.saved.ns);
@@ -186,6 +214,9 @@ absl::StatusOr<RankReport> ReadRankReport(std::string_view wire) {
     } else if (in.Is(v1::RankStatus::kReasonFieldNumber, WireReader::Type::kBytes)) {
       report.reason = in.bytes();
       sound = IsUtf8(report.reason);
+    } else if (in.Is(v1::RankStatus::kOpenOperationFieldNumber, WireReader::Type::kBytes)) {
+      report.open.operation = in.bytes();
+      sound = IsUtf8(report.open.operation);
     } else if (in.Is(v1::RankStatus::kAppliedFieldNumber, WireReader::Type::kBytes)) {
       sound = MergeKinds(in.bytes(), report.applied);
     } else if (in.Is(v1::RankStatus::kMarksFieldNumber, WireReader::Type::kBytes)) {

@@ -66,7 +66,12 @@ TEST(NodeMessages, AReportComesBackAsItWas) {
                              .lost = 7,
                              .overhead_ns_per_mark = 81.25,
                              .stopped_ms = 5000,
-                             .saved = {101, 250}};
+                             .saved = {101, 250},
+                             .recorded = 64000,
+                             .cpu_busy_ms = 3000,
+                             .io_busy_ms = 2000,
+                             .left_loop = true,
+                             .open = {OpenPhase::Kind::kCommunication, 17, "all_reduce"}};
   v1::RankStatus message;
   FillRankReport(report, &message);
   EXPECT_EQ(message.marks().step(), 1u);
@@ -95,7 +100,13 @@ RankReport ReportOf(const v1::RankStatus& message) {
       .lost = message.lost(),
       .overhead_ns_per_mark = message.overhead_ns_per_mark(),
       .stopped_ms = message.stopped_ms(),
-      .saved = {}};
+      .saved = {},
+      .recorded = message.recorded(),
+      .cpu_busy_ms = message.cpu_busy_ms(),
+      .io_busy_ms = message.io_busy_ms(),
+      .left_loop = message.left_loop(),
+      .open = {OpenPhase::Kind::kNone, message.open_since_ns(), message.open_operation()}};
+  if (message.open_kind() <= 4) report.open.kind = static_cast<OpenPhase::Kind>(message.open_kind());
   if (message.has_local_rank() && message.local_rank() >= 0) report.local_rank = message.local_rank();
   if (message.has_saved_step() && message.saved_step() >= 0 && message.saved_step() <= StepFold::kMaxStep) {
     report.saved = {message.saved_step(), message.saved_ns()};
@@ -129,7 +140,7 @@ TEST(NodeMessages, ReportsAreReadAsProtobufReadsThem) {
   std::mt19937_64 random(5);
   int read = 0, refused = 0, groups = 0;
   for (int round = 0; round < 5'000; ++round) {
-    std::string wire = AnyFields(random, 18, 1);
+    std::string wire = AnyFields(random, 23, 1);
     if (round % 4 == 0 && !wire.empty()) wire[random() % wire.size()] = static_cast<char>(random());
     if (round % 7 == 0) wire.resize(random() % (wire.size() + 1));
     v1::RankStatus message;

@@ -19,6 +19,8 @@ constexpr auto kPollInterval = std::chrono::milliseconds(50);
 constexpr auto kStopPollInterval = std::chrono::milliseconds(5);
 constexpr uint64_t kSecondNs = 1'000'000'000;
 constexpr uint64_t kHangsNs = 2 * kSecondNs;  // a write that takes longer is worth a line in the log
+// Of a rank that made no mark for so long its process is looked at.
+constexpr uint64_t kQuietNs = 5 * kSecondNs;
 // A backlog of this size is worth asking the allocator for its memory.
 constexpr size_t kTrimBytes = size_t{32} << 20;
 
@@ -132,24 +134,51 @@ void NodeDrain::LookAt(int rank, NodeSegment& segment, uint64_t now_ns, bool sto
   node_.Changed();
 }
 
-void NodeDrain::TakeCounters(NodeSegment& segment, bool idle) {
-  SegmentDrain::Counters counters;
-  if (idle) {
-    counters = segment.drain->counters();
-  } else {
-    counters.lost = segment.drain->lost();
-  }
+void NodeDrain::TakeCounters(NodeSegment& segment, bool idle, bool stuck, uint64_t now_ns) {
+  SegmentDrain& drain = *segment.drain;
+  SegmentDrain::Counters counters = idle ? drain.counters() : SegmentDrain::Counters();
+  const uint64_t lost = drain.lost();
+  const uint64_t recorded = drain.recorded();
+  const int64_t begun_step = stuck ? drain.PeekStep() : -1;
+  if (!stuck) drain.StopPeeking();
   std::lock_guard<std::mutex> lock(node_.mutex);
-  if (!idle) {
-    const uint64_t lost = counters.lost;
-    counters = segment.counters;
-    counters.lost = lost;
-  }
+  if (!idle) counters = segment.counters;
+  counters.lost = lost;
+  counters.recorded = recorded;
+  // A step that has begun shows that the one before it has ended.
+  counters.step = std::max(counters.step, begun_step - 1);
   if (counters.written != segment.counters.written || counters.lost != segment.counters.lost ||
-      counters.step != segment.counters.step) {
+      counters.step != segment.counters.step || counters.recorded != segment.counters.recorded) {
     node_.Counted();
   }
+  if (counters.recorded != segment.counters.recorded) segment.marked_ns = now_ns;
   segment.counters = counters;
+}
+
+void NodeDrain::LookForWork(int number, NodeSegment& segment, const RankLane& lane, uint64_t now_ns) {
+  const bool quiet = now_ns - segment.marked_ns >= kQuietNs;
+  if (quiet && !segment.work_meter.IsDue(now_ns)) return;
+  const uint32_t pid = [&] {
+    std::lock_guard<std::mutex> lock(node_.mutex);
+    return segment.live() ? segment.pid : 0;
+  }();
+  if (pid == 0) return;
+  WorkMeter::Busy busy;
+  OpenPhase open;
+  if (quiet) {
+    busy = segment.work_meter.Look(ReadWork(static_cast<pid_t>(pid)), now_ns);
+    if (!lane.busy()) open = lane.fold()->marks().open();
+  } else {
+    segment.work_meter.Forget();
+  }
+  std::lock_guard<std::mutex> lock(node_.mutex);
+  const auto rank = node_.ranks.find(number);
+  if (rank == node_.ranks.end()) return;
+  if (busy.cpu_ns == 0 && busy.io_ns == 0 && open == rank->second.open) return;
+  rank->second.cpu_busy_ns += busy.cpu_ns;
+  rank->second.io_busy_ns += busy.io_ns;
+  rank->second.open = std::move(open);
+  node_.Counted();
 }
 
 void NodeDrain::TakeFlushed(int rank, const absl::Status& flushed, uint64_t now_ns) {
@@ -237,6 +266,7 @@ void NodeDrain::Drain(Work& work, uint64_t now_ns, bool stopping, Segments& gone
   if (idle) TakeResult(work, now_ns);
   const auto trouble = file_trouble_.find(work.rank);
   const bool waits = trouble != file_trouble_.end() && now_ns < trouble->second.retry_ns;
+  const bool stuck = trouble != file_trouble_.end() || (!idle && now_ns - work.lane->busy_since_ns() > kHangsNs);
   RankLane::Work due;
   due.now_ns = now_ns;
   for (const auto& segment : work.segments) {
@@ -245,7 +275,8 @@ void NodeDrain::Drain(Work& work, uint64_t now_ns, bool stopping, Segments& gone
       segment->former = nullptr;
     }
     LookAt(work.rank, *segment, now_ns, stopping);
-    TakeCounters(*segment, idle);
+    TakeCounters(*segment, idle, stuck, now_ns);
+    LookForWork(work.rank, *segment, *work.lane, now_ns);
     if (idle) DrainIdle(work.rank, segment, now_ns, stopping, waits, due, gone);
   }
   if (!idle || waits) return ReadAhead(work);

@@ -85,7 +85,10 @@ class NodeDrain {
   void LookForStop(int rank, NodeSegment& segment, uint64_t now_ns);
   void TakeResult(const Work& work, uint64_t now_ns);
   void TakeFlushed(int rank, const absl::Status& flushed, uint64_t now_ns);
-  void TakeCounters(NodeSegment& segment, bool idle);
+  // `idle`: no work of its lane is under way. `stuck`: its files do not move.
+  void TakeCounters(NodeSegment& segment, bool idle, bool stuck, uint64_t now_ns);
+  // What the process of a rank does that makes no marks, and in which range it is.
+  void LookForWork(int rank, NodeSegment& segment, const RankLane& lane, uint64_t now_ns);
   // How long the process has waited for a CPU.
   void LookForWaits(NodeSegment& segment, uint64_t now_ns);
   // What is known of that goes into the folds.

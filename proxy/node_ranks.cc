@@ -148,6 +148,11 @@ RankReport NodeRanks::ReportOf(int number, const NodeRank& rank) const {
   report.lost = counters.lost;
   report.stopped_ms = rank.stopped_ns / 1'000'000;
   report.saved = rank.saved;
+  report.recorded = counters.recorded;
+  report.cpu_busy_ms = rank.cpu_busy_ns / 1'000'000;
+  report.io_busy_ms = rank.io_busy_ns / 1'000'000;
+  report.left_loop = counters.left_loop;
+  report.open = rank.open;
   report.overhead_ns_per_mark = counters.overhead_ns_per_mark;
   return report;
 }

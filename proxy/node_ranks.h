@@ -22,6 +22,7 @@
 #include "proxy/rank_lane.h"
 #include "proxy/segment_drain.h"
 #include "proxy/stop_meter.h"
+#include "proxy/work_meter.h"
 
 namespace taskd::proxy {
 
@@ -41,9 +42,11 @@ struct NodeFolds {
 struct NodeSegment {
   // Set once. The drain thread's and its rank's lane's, but for RingSegment::SetGate and the header.
   std::shared_ptr<SegmentDrain> drain;
-  std::string shm_name;   // to unlink when it is drained; empty for a memfd
-  StopMeter stop_meter;   // the drain thread's
-  CpuWaitMeter cpu_wait;  // likewise
+  std::string shm_name;    // to unlink when it is drained; empty for a memfd
+  StopMeter stop_meter;    // the drain thread's
+  CpuWaitMeter cpu_wait;   // likewise
+  WorkMeter work_meter;    // likewise
+  uint64_t marked_ns = 0;  // when the drain thread saw a new mark in it; 0: never
   // Of the rank that this process was before: nothing is read while it may still write. Null: none.
   std::shared_ptr<RankLane> former;
 
@@ -80,6 +83,10 @@ struct NodeRank {
   int64_t disk_limit_mb = 0;  // that its newest hello asked for; 0: none
   uint32_t pid = 0;
   uint64_t stopped_ns = 0;  // that its processes have been stopped
+  // While it made no marks: RankReport::cpu_busy_ms, io_busy_ms, open.
+  uint64_t cpu_busy_ns = 0;
+  uint64_t io_busy_ns = 0;
+  OpenPhase open;
   SavedInStep saved;
   std::optional<uint32_t> rival_pid;  // as NodeSegment::pid: who claimed the rank of its current process last
   RankGate gate;                      // of its current segment

@@ -527,7 +527,10 @@ TEST_F(NodeTest, KeepsMarksInTheRingWhileFilesCannotBeWritten) {
   fake.AddRing();
   ASSERT_TRUE(node_.Attach(HelloOf(0), fake.Fd()).ok());
   fake.Append(0, {ring::kRecordMark, 1'000'000'001, 1, "patient", ring::kKindOther});
+  fake.Append(0, {ring::kRecordRangeStart, 1'000'000'002, 2, "step 7", ring::kKindStep});
   node_.WaitForChange(node_.versions().urgent, 700, false);
+  EXPECT_TRUE(WaitUntil([&] { return Report(0).step == 6; })) << "the next one has begun";
+  EXPECT_GT(Report(0).recorded, 0u);
   EXPECT_EQ(fake.slot(0).consumed, 0u);
   std::filesystem::remove(temp_ / "profiling");
   EXPECT_TRUE(WaitUntil([&] { return Text(0).find("patient") != std::string::npos; }));

@@ -10,6 +10,8 @@
 #include <algorithm>
 #include <climits>
 #include <cstring>
+#include <tuple>
+#include <utility>
 
 #include "absl/strings/str_cat.h"
 
@@ -269,6 +271,25 @@ void RingSegment::Read(uint64_t cut_ticks, size_t max_bytes, RingBatch& batch) {
   }
 }
 
+void RingSegment::Peek(size_t max_bytes, std::vector<RingCursor>& from, RingBatch& batch) {
+  batch.records.clear();
+  if (faulted()) return;
+  PickUpRings();
+  std::vector<std::pair<RingCursor, RingCursor>> kept;
+  kept.reserve(rings_.size());
+  for (Ring& ring : rings_) {
+    const size_t i = kept.size();
+    kept.emplace_back(ring.read, ring.before);
+    if (i < from.size() && from[i].consumed > ring.read.consumed) ring.read = from[i];
+  }
+  Read(UINT64_MAX, max_bytes, batch);
+  from.resize(kept.size());
+  for (size_t i = 0; i < kept.size(); ++i) {
+    from[i] = rings_[i].read;
+    std::tie(rings_[i].read, rings_[i].before) = kept[i];
+  }
+}
+
 void RingSegment::Unread() {
   for (Ring& ring : rings_) ring.read = ring.before;
 }
@@ -308,6 +329,12 @@ std::string_view RingSegment::DomainName(uint8_t domain) const {
   if (domain >= ring::kMaxDomains) return {};
   const char* name = header_->domain_names[domain];
   return {name, strnlen(name, ring::kDomainNameBytes)};
+}
+
+uint64_t RingSegment::recorded() const {
+  uint64_t bytes = 0;
+  for (const Ring& ring : rings_) bytes += ring.slot->head.load(std::memory_order_relaxed);
+  return bytes;
 }
 
 uint64_t RingSegment::lost() const {

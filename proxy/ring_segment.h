@@ -96,6 +96,9 @@ class RingSegment {
   // The first one begins at the segment's cursors. Those move by CommitCursors only: what was read and not committed is
   // read again by whoever opens the segment next, as far as the rings still hold it.
   void Read(uint64_t cut_ticks, size_t max_bytes, RingBatch& batch);
+  // Reads as Read does, from `from` on (by ring; where the next Read begins, if that is later), and leaves the next Read as
+  // it was. `from` is then behind what was read.
+  void Peek(size_t max_bytes, std::vector<RingCursor>& from, RingBatch& batch);
   // The next Read begins where the last one did.
   void Unread();
   // Writes a batch's cursors into the segment beside the valid ones; then makes them the valid ones. Batches are
@@ -108,6 +111,7 @@ class RingSegment {
   // Name of a record's domain; empty names and garbage are possible.
   std::string_view DomainName(uint8_t domain) const;
 
+  uint64_t recorded() const;               // bytes, since the rings' births: grows with each record
   uint64_t lost() const;                   // overwritten, dropped, without a ring
   double overhead_ticks_per_mark() const;  // 0 without samples
   // Whether overwritten records of the time before any proxy spoke count as lost.

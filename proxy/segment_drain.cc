@@ -35,6 +35,11 @@ bool HasStreamFlags(const RingRecord& record) {
          (record.kind == ring::kKindStep || record.kind == ring::kKindForward);
 }
 
+// A range that begins only while there are steps, or before the first.
+bool IsOfSteps(uint8_t kind) {
+  return kind == ring::kKindStep || kind == ring::kKindForward || kind == ring::kKindDataLoader;
+}
+
 // The fold knows these two. The segment's own text is not for it: its process may change it at any time.
 std::string_view DomainForFold(uint32_t domain) {
   return domain == ring::kDomainDefault ? "default" : domain == ring::kDomainCommunication ? "communication" : "other";
@@ -173,6 +178,35 @@ uint64_t SegmentDrain::lost() {
   return segment_->lost();
 }
 
+uint64_t SegmentDrain::recorded() {
+  std::lock_guard<std::mutex> lock(mutex_);
+  return segment_->recorded();
+}
+
+void SegmentDrain::NoteSteps(const RingBatch& batch) {
+  const uint32_t keep = segment_->header().undecided_keep.load(std::memory_order_relaxed);
+  for (const RingRecord& record : batch.records) {
+    if (record.type != ring::kRecordRangeStart || record.kind != ring::kKindStep) continue;
+    if ((record.flags & ring::kFlagUndecided) != 0 && (keep & ring::kGateStep) == 0) continue;
+    begun_step_ = StepNumber(batch.Name(record)).value_or(begun_step_);
+  }
+}
+
+int64_t SegmentDrain::PeekStep() {
+  std::lock_guard<std::mutex> lock(mutex_);
+  do {
+    segment_->Peek(kBatchBytes, peeked_, peek_batch_);
+    NoteSteps(peek_batch_);
+  } while (peek_batch_.more && !peek_batch_.records.empty());
+  return begun_step_;
+}
+
+void SegmentDrain::StopPeeking() {
+  std::lock_guard<std::mutex> lock(mutex_);
+  peeked_.clear();
+  peek_batch_ = {};
+}
+
 bool SegmentDrain::Due(uint64_t now_monotonic_ns, bool all) {
   std::lock_guard<std::mutex> lock(mutex_);
   if (!backlog_.empty()) return true;
@@ -234,6 +268,7 @@ bool SegmentDrain::ReadBatch(bool to_the_end, bool ahead) {
     backlog_.pop_back();
     return false;
   }
+  NoteSteps(batch.ring);
   if (ahead) {  // it may be there for long
     batch.ring.records.shrink_to_fit();
     batch.ring.words.shrink_to_fit();
@@ -368,6 +403,7 @@ void SegmentDrain::Format(const RingBatch& batch, TickAnchor now) {
     uint32_t flag;
     if (start) {
       flag = HasStreamFlags(record) ? kMarkStartStream : kMarkStart;
+      if (IsOfSteps(record.kind)) left_loop_ = false;
       OpenRange range = {flag << 1, record.kind == ring::kKindStep ? StepNumber(batch.Name(record)).value_or(-1) : -1,
                          timestamp_ns};
       if (open_.size() >= kMaxOpenRanges) ForgetOldRanges();
@@ -378,6 +414,7 @@ void SegmentDrain::Format(const RingBatch& batch, TickAnchor now) {
     ++written_next_[record.kind];
     last_mark_ns_next_ = std::max(last_mark_ns_next_, timestamp_ns);
     const std::string_view name = batch.Name(record);
+    if (!start && name == kStepsAreOver) left_loop_ = true;
     AppendMarkLine({.flag = flag,
                     .timestamp_ns = timestamp_ns,
                     .id = record.id,
@@ -434,6 +471,7 @@ void SegmentDrain::UndoFormat() {
 absl::Status SegmentDrain::WriteBatch(const Batch& batch) {
   const int64_t old_step = step_;
   const double old_step_ms = step_ms_;
+  const bool old_left_loop = left_loop_;
   TickAnchor cut = batch.now;
   if (batch.ring.more || batch.ring.cut_ticks < Stamp(batch.now))
     cut = {batch.ring.cut_ticks, MonotonicAt(batch.ring.cut_ticks, batch.now)};
@@ -450,6 +488,7 @@ absl::Status SegmentDrain::WriteBatch(const Batch& batch) {
     UndoFormat();
     step_ = old_step;
     step_ms_ = old_step_ms;
+    left_loop_ = old_left_loop;
     return written;
   }
   {
@@ -482,6 +521,7 @@ SegmentDrain::Counters SegmentDrain::counters() const {
   counters.lost = segment_->lost();
   counters.step = step_;
   counters.step_ms = step_ms_;
+  counters.left_loop = left_loop_;
   double ns_per_tick = 1;
   if (segment_->counter_clock()) {
     TickAnchor now = ReadAnchor();
@@ -500,6 +540,8 @@ SegmentDrain::Counters Sum(SegmentDrain::Counters a, const SegmentDrain::Counter
   a.bytes += b.bytes;
   a.last_mark_ns = std::max(a.last_mark_ns, b.last_mark_ns);
   a.lost += b.lost;
+  a.recorded += b.recorded;
+  a.left_loop = b.left_loop;
   if (b.step >= 0) {
     a.step = b.step;
     a.step_ms = b.step_ms;

@@ -68,7 +68,13 @@ class SegmentDrain {
   size_t backlog_bytes();
   // Records in it. Also during a Flush.
   size_t backlog_records();
-  uint64_t lost();  // also during a Flush
+  uint64_t lost();      // also during a Flush
+  uint64_t recorded();  // RingSegment::recorded(); also during a Flush
+
+  // N of the newest "step N" that has begun, written or not; -1: none. Reads what the rings hold and no batch has. For a
+  // rank whose files do not move, until StopPeeking(). Also during a Flush.
+  int64_t PeekStep();
+  void StopPeeking();
 
   // Everything recorded that can be read is in the files.
   bool drained();
@@ -81,6 +87,8 @@ class SegmentDrain {
     int64_t step = -1;  // of the newest "step N" that ended
     double step_ms = 0;
     double overhead_ns_per_mark = 0;
+    uint64_t recorded = 0;   // not set by counters()
+    bool left_loop = false;  // kStepsAreOver
 
     friend bool operator==(const Counters&, const Counters&) = default;
   };
@@ -107,6 +115,7 @@ class SegmentDrain {
   // Reads one more into the backlog; `ahead`: not on the thread that writes. False: there was nothing to read. mutex_
   // is held.
   bool ReadBatch(bool to_the_end, bool ahead);
+  void NoteSteps(const RingBatch& batch);
   void PopFront();
   absl::Status WriteBatch(const Batch& batch);
   absl::Status AppendLines(const Batch& batch, TickAnchor cut);
@@ -128,12 +137,15 @@ class SegmentDrain {
   void StageAnchor(TickAnchor anchor);
   void CommitAnchor();
 
-  std::mutex mutex_;  // guards reading and cursors of segment_, and the next three
+  std::mutex mutex_;  // guards reading and cursors of segment_, and from here to begun_step_
   std::unique_ptr<RingSegment> segment_;
   std::deque<Batch> backlog_;  // the first is being written during a Flush
   Batch spare_;                // so that the usual one allocates nothing
   // False: the write that a proxy before us began is not settled, so it is not known where to read on.
   bool cursors_known_;
+  std::vector<RingCursor> peeked_;
+  RingBatch peek_batch_;
+  int64_t begun_step_ = -1;  // N of the newest step's start that was read or peeked at
 
   std::shared_ptr<RankFiles> files_;
   std::shared_ptr<RankFold> fold_;
@@ -156,6 +168,7 @@ class SegmentDrain {
   std::array<uint64_t, ring::kKinds> written_next_{};
   int64_t step_ = -1;
   double step_ms_ = 0;
+  bool left_loop_ = false;
   uint64_t written_bytes_ = 0;
   uint64_t last_mark_ns_ = 0;       // in the files
   uint64_t last_mark_ns_next_ = 0;  // with what is formatted

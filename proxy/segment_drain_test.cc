@@ -553,6 +553,43 @@ TEST_F(BacklogTest, LeavesInTheRingWhatItHasRoomFor) {
   EXPECT_EQ(drain->backlog_records(), 0u);
 }
 
+TEST_F(BacklogTest, PeekingShowsStepsAndChangesNothing) {
+  auto drain = NewDrain();
+  const uint64_t before = drain->recorded();
+  EXPECT_EQ(drain->PeekStep(), -1);
+  {
+    FullDisk full(1);
+    for (uint64_t step = 0; step < 8; ++step) {
+      Start(kStartNs + 10 * step + 1, 100 + step, "step " + std::to_string(step), ring::kKindStep, 0, ring_);
+      EXPECT_FALSE(FlushAll(*drain).ok());
+      EXPECT_EQ(drain->PeekStep(), static_cast<int64_t>(step));
+      EXPECT_EQ(drain->PeekStep(), static_cast<int64_t>(step));
+      End(kStartNs + 10 * step + 9, 100 + step, ring_);
+      EXPECT_EQ(drain->counters().step, -1) << "not written";
+    }
+  }
+  EXPECT_GT(drain->recorded(), before);
+  drain->StopPeeking();
+  ASSERT_TRUE(FlushAll(*drain).ok());
+  ASSERT_TRUE(FlushAll(*drain).ok());
+  EXPECT_EQ(Lines().size(), 16u);
+  EXPECT_EQ(drain->counters().step, 7);
+  EXPECT_EQ(drain->counters().lost, 0u);
+}
+
+TEST_F(BacklogTest, TheEndOfTheStepLoopHoldsUntilAStepBegins) {
+  auto drain = NewDrain();
+  Start(kStartNs + 1, 1, "step 0", ring::kKindStep, 0, ring_);
+  ASSERT_TRUE(FlushAll(*drain).ok());
+  EXPECT_FALSE(drain->counters().left_loop);
+  fake_.Append(ring_, {ring::kRecordMark, kStartNs + 2, 2, "steps are over", ring::kKindOther});
+  ASSERT_TRUE(FlushAll(*drain).ok());
+  EXPECT_TRUE(drain->counters().left_loop);
+  Start(kStartNs + 3, 3, "step 1", ring::kKindStep, 0, ring_);
+  ASSERT_TRUE(FlushAll(*drain).ok());
+  EXPECT_FALSE(drain->counters().left_loop);
+}
+
 TEST_F(BacklogTest, ReadsNothingBeforeAnInterruptedWriteIsSettled) {
   for (int i = 0; i < 100; ++i) fake_.Append(0, {ring::kRecordMark, kStartNs + i + 1, ++id_, "m", ring::kKindOther});
   ASSERT_TRUE(FlushAll(*NewDrain()).ok());

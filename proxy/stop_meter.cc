@@ -14,8 +14,9 @@
 namespace taskd::proxy {
 namespace {
 
-// After the name in parentheses, which may have any character: state is the first field, utime the 12th, stime the 13th.
-constexpr size_t kState = 0, kUserTicks = 11, kSystemTicks = 12;
+// After the name in parentheses, which may have any character: state is the first field, utime the 12th, stime the 13th,
+// cutime and cstime the next.
+constexpr size_t kState = 0, kUserTicks = 11, kSystemTicks = 12, kReapedUserTicks = 13, kReapedSystemTicks = 14;
 
 // Of a file of the kernel's; empty: it cannot be read.
 std::string ReadStart(const std::string& path) {
@@ -38,12 +39,14 @@ std::optional<ProcessLook> ParseProcessStat(absl::string_view line) {
   if (name_end == absl::string_view::npos) return std::nullopt;
   const std::vector<absl::string_view> fields =
       absl::StrSplit(line.substr(name_end + 1), absl::ByAnyChar(" \n"), absl::SkipEmpty());
-  uint64_t user = 0, system = 0;
-  if (fields.size() <= kSystemTicks || !absl::SimpleAtoi(fields[kUserTicks], &user) ||
-      !absl::SimpleAtoi(fields[kSystemTicks], &system)) {
+  uint64_t user = 0, system = 0, reaped_user = 0, reaped_system = 0;
+  if (fields.size() <= kReapedSystemTicks || !absl::SimpleAtoi(fields[kUserTicks], &user) ||
+      !absl::SimpleAtoi(fields[kSystemTicks], &system) || !absl::SimpleAtoi(fields[kReapedUserTicks], &reaped_user) ||
+      !absl::SimpleAtoi(fields[kReapedSystemTicks], &reaped_system)) {
     return std::nullopt;
   }
-  return ProcessLook{fields[kState] == "T" || fields[kState] == "t", (user + system) * NsPerTick()};
+  return ProcessLook{fields[kState] == "T" || fields[kState] == "t", (user + system) * NsPerTick(),
+                     (reaped_user + reaped_system) * NsPerTick(), fields[kState] == "D"};
 }
 
 std::optional<ProcessLook> ReadProcess(pid_t pid) {

@@ -20,7 +20,9 @@ namespace taskd::proxy {
 
 struct ProcessLook {
   bool stopped = false;
-  uint64_t cpu_ns = 0;  // of all its threads since its start; in steps of the kernel's clock tick
+  uint64_t cpu_ns = 0;         // of all its threads since its start; in steps of the kernel's clock tick
+  uint64_t reaped_cpu_ns = 0;  // the same of children that have ended
+  bool on_disk = false;        // its main thread waits for storage, or for a device
 
   friend bool operator==(const ProcessLook&, const ProcessLook&) = default;
 };

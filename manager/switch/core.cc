@@ -413,7 +413,10 @@ absl::Status ManagerCore::CheckReports(std::vector<RankReport>& reports) {
     return absl::InvalidArgumentError(
         absl::StrCat("ranks: ", reports.size(), " are more than the ", kMaxRanksPerNode, " of one node"));
   }
-  for (RankReport& report : reports) CutUtf8(&report.reason, kMaxTextBytes);
+  for (RankReport& report : reports) {
+    CutUtf8(&report.reason, kMaxTextBytes);
+    CutUtf8(&report.open.operation, kMaxTextBytes);
+  }
   if (!std::ranges::is_sorted(reports, {}, &RankReport::rank)) std::ranges::sort(reports, {}, &RankReport::rank);
   if (!reports.empty() && reports.front().rank < 0) {
     return absl::InvalidArgumentError(absl::StrCat("ranks: rank ", reports.front().rank, " is negative"));
@@ -677,7 +680,10 @@ JobPulse ManagerCore::Pulse() const {
   for (const Beat& beat : beats) {
     const RankReport& report = beat.rank->report;
     if (!beat.is_seen) continue;
-    pulse.ranks.push_back({report.rank, report.pid, report.step, report.step_ms, report.marks, report.stopped_ms});
+    const bool steps_on = report.applied_revision == 0 || (report.applied & MaskOf(SwitchKind::kStep)) != 0;
+    pulse.ranks.push_back({report.rank, report.pid, report.step, report.step_ms, report.marks, report.stopped_ms,
+                           report.recorded, report.cpu_busy_ms, report.io_busy_ms, report.left_loop, steps_on,
+                           report.open});
   }
   return pulse;
 }

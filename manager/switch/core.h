@@ -129,7 +129,14 @@ struct RankPulse {
   int64_t step = -1;  // of the newest that ended; -1: none
   double step_ms = 0;
   std::array<uint64_t, kNumMarkCounts> marks{};
-  uint64_t stopped_ms = 0;  // RankReport::stopped_ms
+  // As in RankReport.
+  uint64_t stopped_ms = 0;
+  uint64_t recorded = 0;
+  uint64_t cpu_busy_ms = 0;
+  uint64_t io_busy_ms = 0;
+  bool left_loop = false;
+  bool steps_on = true;  // by what it has applied of the switch
+  OpenPhase open = {};
 };
 
 // What can be seen of the ranks that live: the nodes that are connected and not silent have them.
