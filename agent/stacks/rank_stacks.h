@@ -16,6 +16,7 @@ struct ThreadStack {
   std::string wchan;                // where in the kernel it waits; empty: nowhere, or not readable
   std::string syscall;              // "futex", "poll", a number; "running"; empty: not readable
   std::vector<std::string> python;  // innermost first: "wait (threading.py:320)"
+  std::string script;               // the innermost frame of Python that is no library's; empty: none
   std::vector<std::string> native;  // innermost first: "poll+0x4f (libc.so.6)", "0x1234 (libfoo.so)", "0x7f00001234"
   std::string note;                 // why there are no native frames, or not all
 };

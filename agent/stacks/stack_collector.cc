@@ -49,6 +49,15 @@ int64_t NowNs() {
   return int64_t{now.tv_sec} * 1'000'000'000 + now.tv_nsec;
 }
 
+// Python's own, an installed package, or ours.
+bool IsLibrary(absl::string_view path) {
+  for (const char* part :
+       {"/site-packages/", "/dist-packages/", "/lib/python", "/lib64/python", "<frozen ", "/taskd/torch/"}) {
+    if (absl::StrContains(path, part)) return true;
+  }
+  return false;
+}
+
 void Pause() {
   timespec pause{0, kPollNs};
   nanosleep(&pause, nullptr);
@@ -336,6 +345,7 @@ class Collection {
             absl::StrSplit(line.substr(quote + 8), absl::MaxSplits(" in ", 1));
         thread->python.push_back(
             absl::StrCat(rest.second, " (", path.substr(path.rfind('/') + 1), ":", rest.first, ")"));
+        if (thread->script.empty() && !IsLibrary(path)) thread->script = thread->python.back();
       }
     }
     std::move(others.begin(), others.end(), std::back_inserter(asked.stacks.threads));

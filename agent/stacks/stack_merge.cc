@@ -66,6 +66,7 @@ std::string Key(const ThreadStack& thread) {
 
 // Where a thread is, in a few words.
 std::string Where(const ThreadStack& thread) {
+  if (!thread.script.empty()) return thread.script;
   if (!thread.python.empty()) return thread.python[0];
   if (!thread.native.empty()) return thread.native[0];
   if (!thread.note.empty()) return thread.note;
@@ -151,6 +152,7 @@ std::string EncodeAll(const std::vector<RankStacks>& stacks) {
                          {"wchan", thread.wchan},
                          {"syscall", thread.syscall},
                          {"python", thread.python},
+                         {"script", thread.script},
                          {"native", thread.native},
                          {"note", thread.note}});
     }
@@ -210,7 +212,8 @@ absl::StatusOr<std::vector<RankStacks>> DecodeStacks(const std::string& json) {
     for (const Json& item : *threads) {
       if (!item.is_object() || rank.threads.size() >= 2 * kMaxStackThreads) continue;
       rank.threads.push_back({Number(item, "tid"), Text(item, "name"), Text(item, "state"), Text(item, "wchan"),
-                              Text(item, "syscall"), Texts(item, "python"), Texts(item, "native"), Text(item, "note")});
+                              Text(item, "syscall"), Texts(item, "python"), Text(item, "script"), Texts(item, "native"),
+                              Text(item, "note")});
     }
   }
   return stacks;
