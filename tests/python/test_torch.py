@@ -52,7 +52,7 @@ EXPECTED_COLLECTIVES = [  # of rank 0; group "1" is the one that the job makes
 ]
 EXPECTED_LOCAL = {
     "a model": ["forward"], "in evaluation": [], "a part of it, computed again": [], "traced": ["forward"],
-    "saved in a save": ["save_checkpoint"], "an error": ["forward"], "after the error": ["forward"],
+    "saved in a save": ["save_checkpoint"], "saved as safetensors": ["save_checkpoint"], "an error": ["forward"], "after the error": ["forward"],
     "another thread": ["forward"], "step of the second in the same iteration": [],
     "step of the second once": [], "step of a child once": [], "step by the program": ["step 100"],
     "step by the program, next": ["step 101"], "step of an optimizer after that": [],
@@ -65,6 +65,7 @@ def test_everything(world, plain_digest):
     assert results[0]["digest"] == plain_digest, "the marks change what is computed"
     for result in results:
         train = result["train"]
+        assert result["instants"] == ["steps are over"], "the data has come to its end once"
         assert [n for n in names(train) if n.startswith("step ")] == [f"step {n}" for n in range(7)]
         assert names(train).count("forward") == 6
         assert names(train).count("dataloader") == 7  # the last one finds no more data

@@ -8,6 +8,7 @@ CASE = sys.argv[1]
 RANK = int(os.environ["RANK"])
 WORLD = int(os.environ["WORLD_SIZE"])
 marks = []
+instants = []
 by_id = {}
 
 
@@ -28,6 +29,7 @@ if not CASE.endswith("without"):
     from taskd.torch import _gate
 
     _gate.range_start, _gate.range_end = range_start, range_end
+    _gate.mark = instants.append
     assert taskd.torch.enable() is True
     assert "torch" not in sys.modules
 
@@ -116,6 +118,7 @@ def main():
     train(model)
     result["digest"] = digest(model)
     result["train"] = [dict(mark) for mark in marks]
+    result["instants"] = [text for text in instants if "work" not in text]
     del marks[:]
     if CASE == "everything":
         collectives(dist.new_group(list(range(WORLD))))
@@ -154,6 +157,15 @@ def local_cases():
     case("traced", lambda: torch.jit.trace(model, batch, check_trace=False))
     case("pickled", lambda: pickle.loads(pickle.dumps(model)) and pickle.loads(pickle.dumps((torch.save, dist.all_reduce))))
     case("saved in a save", lambda: torch.save({"a": 1}, "checkpoint.pt"))
+
+    # As the package has it.
+    os.makedirs("safetensors", exist_ok=True)
+    for name, text in (("__init__.py", ""), ("torch.py", "def save_file(tensors, filename, metadata=None):\n    return filename\n")):
+        with open(os.path.join("safetensors", name), "w", encoding="utf-8") as file:
+            file.write(text)
+    sys.path.insert(0, os.getcwd())
+    from safetensors.torch import save_file
+    case("saved as safetensors", lambda: save_file({}, "model.safetensors"))
 
     def raises():
         try:

@@ -75,6 +75,9 @@ def _make_next(original):
         range_id = _gate.range_start("dataloader")
         try:
             return original(self)
+        except StopIteration:
+            _patches.quietly(steps.data_ended, self._dataset)
+            raise
         finally:
             _gate.range_end(range_id)
 
@@ -106,6 +109,12 @@ def _install_checkpoint(package):
         wrap_export(saver, package, name, _make_save)
 
 
+def _install_safetensors(module):
+    """Only some of its modules have each function; save_model calls save_file."""
+    if hasattr(module, "save_file"):
+        _patches.wrap(module, "save_file", _make_save)
+
+
 def wrap_export(module, package, name, make):
     """A function of a module, and the same one under the name by which its package shows it."""
     original = getattr(module, name, None)
@@ -125,3 +134,5 @@ def install(torch):
                            lambda module: _patches.wrap(module._BaseDataLoaderIter, "__next__", _make_next))
     for name in ("torch.distributed.checkpoint", "torch.distributed._shard.checkpoint"):
         _imports.when_imported(name, _install_checkpoint)
+    for name in ("safetensors.torch", "safetensors.numpy"):
+        _imports.when_imported(name, _install_safetensors)

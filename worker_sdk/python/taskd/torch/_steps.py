@@ -17,6 +17,7 @@ from taskd.torch import _gate, _groups, _imports, _patches
 
 # The communicators of some backends get their names with their first use; by then all have been used.
 _REWRITE_GROUPS_AT_STEP = 5
+_STEPS_ARE_OVER = "steps are over"  # marks/step_name.h: nobody is ended for a hang from here on
 
 
 class _Steps:
@@ -86,6 +87,11 @@ class _Steps:
             self.next("batches, as there is no optimizer")
         self.counted_with = self.read
         self.new_batch = True
+
+    def data_ended(self, dataset):
+        """Where it is trained on, no step follows, unless another epoch begins."""
+        if self.range_id and self.counted_with == id(dataset):
+            _gate.mark(_STEPS_ARE_OVER)
 
     def forward(self, model):
         """Before a forward of a model, while counts_forwards."""
