@@ -10,11 +10,13 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_split.h"
 #include "agent/stacks/stack_merge.h"
 #include "common/atomic_file.h"
 #include "common/log.h"
 #include "common/realtime.h"
 #include "common/runtime_dir.h"
+#include "common/utf8.h"
 
 namespace taskd::run {
 namespace {
@@ -25,6 +27,7 @@ constexpr std::chrono::seconds kGather{5};
 constexpr std::chrono::seconds kAwaitRas{12};  // two answers and what lies between them
 constexpr std::chrono::seconds kAskAgain{1};
 constexpr size_t kMaxEarly = 256;
+constexpr size_t kMaxFrameBytes = 512;
 
 std::string MakeFolder(const std::string& wanted) {
   if (!wanted.empty() && mkdir(wanted.c_str(), 0700) == 0) return wanted;
@@ -32,6 +35,19 @@ std::string MakeFolder(const std::string& wanted) {
   if (folder.ok()) return *std::move(folder);
   spdlog::warn("no folder for stacks, a hang will show only what /proc says: {}", folder.status().message());
   return "";
+}
+
+// Where the main thread of this rank stands; nothing is known of one that has not answered.
+v1::HangEvidence FramesOf(const std::vector<stacks::RankStacks>& all, int rank) {
+  v1::HangEvidence frames;
+  const auto found = std::ranges::find(all, rank, &stacks::RankStacks::rank);
+  if (found == all.end() || found->threads.empty()) return frames;
+  const stacks::ThreadStack& main = found->threads[0];
+  for (const std::string& frame : main.python.empty() ? main.native : main.python) {
+    frames.add_frames(ValidUtf8(CutUtf8(frame, kMaxFrameBytes)));
+  }
+  frames.set_text(ValidUtf8(CutUtf8(main.script, kMaxFrameBytes)));
+  return frames;
 }
 
 }  // namespace
@@ -269,11 +285,15 @@ void RunSupervision::ReportStacks(const v1::HangNotice& notice) {
     if (!control_.collect_stacks) return;
     control_.collect_stacks(id);
   }
-  const stacks::MergedStacks merged = stacks::MergeStacks(Gather(id, nodes));
-  spdlog::error("{}", merged.log);
+  std::vector<stacks::RankStacks> all = Gather(id, nodes);
+  v1::SupervisionEvent event;
+  if (notice.origins_size() > 0) *event.mutable_evidence() = FramesOf(all, notice.origins(0));
+  event.mutable_evidence()->set_number(notice.number());
+  const stacks::MergedStacks merged = stacks::MergeStacks(std::move(all));
+  // Each line by itself: the log shows a line break within one as text.
+  for (const absl::string_view line : absl::StrSplit(merged.log, '\n', absl::SkipEmpty())) spdlog::error("{}", line);
   const std::string path = WriteFile(notice, merged.full);
   if (!path.empty()) spdlog::error("all of the stacks: {}", path);
-  v1::SupervisionEvent event;
   event.set_kind(v1::SupervisionEvent::STACKS);
   event.set_rank(-1);
   event.set_node(-1);
@@ -306,18 +326,22 @@ void RunSupervision::Act(const v1::HangNotice& notice) {
 }
 
 bool RunSupervision::MayAct(uint64_t hang) {
-  bool said = false;
+  std::string said;
   std::unique_lock lock(mutex_);
   const auto is_over = [&] { return stopping_ || open_hang_ != hang; };
   while (!is_over()) {
     SupervisionClient* client = client_.get();  // lives as long as this thread
     lock.unlock();
-    const absl::StatusOr<v1::ConfirmActionReply::Answer> answer = client->ConfirmAction(hang);
-    if (!answer.ok() && !std::exchange(said, true)) {
-      spdlog::warn("--hang-action {} waits for the manager: {}", options_.hang_action, answer.status().message());
+    const absl::StatusOr<v1::ConfirmActionReply> answer = client->ConfirmAction(hang);
+    const std::string why =
+        answer.ok() ? answer->reason() : absl::StrCat("the manager cannot be asked: ", answer.status().message());
+    if (!why.empty() && std::exchange(said, why) != why) {
+      spdlog::warn("--hang-action {} waits: {}", options_.hang_action, why);
     }
     lock.lock();
-    if (answer.ok() && !is_over()) return *answer == v1::ConfirmActionReply::ACT;
+    if (answer.ok() && answer->answer() != v1::ConfirmActionReply::WAIT && !is_over()) {
+      return answer->answer() == v1::ConfirmActionReply::ACT;
+    }
     changed_.wait_for(lock, kAskAgain, is_over);
   }
   return false;

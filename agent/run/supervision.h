@@ -77,7 +77,7 @@ class RunSupervision {
   std::vector<stacks::RankStacks> Gather(int id, int nodes);
   std::string WriteFile(const v1::HangNotice& notice, const std::string& text);
   void Act(const v1::HangNotice& notice);
-  // Waits while the manager cannot be asked. False: the hang is over, or this object ends.
+  // Waits while ranks are at work, and while the manager cannot be asked. False: the hang is over, or this object ends.
   bool MayAct(uint64_t hang);
   void Send(v1::SupervisionEvent event);
 

@@ -247,7 +247,7 @@ grpc::Status SupervisionClient::Send(const v1::ReportEventsRequest& request, mil
   return status;
 }
 
-absl::StatusOr<v1::ConfirmActionReply::Answer> SupervisionClient::ConfirmAction(uint64_t hang) {
+absl::StatusOr<v1::ConfirmActionReply> SupervisionClient::ConfirmAction(uint64_t hang) {
   grpc::ClientContext context;
   context.set_deadline(std::chrono::system_clock::now() + kConfirmTimeout);
   v1::ConfirmActionRequest request;
@@ -255,7 +255,10 @@ absl::StatusOr<v1::ConfirmActionReply::Answer> SupervisionClient::ConfirmAction(
   v1::ConfirmActionReply reply;
   const grpc::Status status = Stub()->ConfirmAction(&context, request, &reply);
   // An earlier release: its notices are all that is known.
-  if (status.error_code() == grpc::StatusCode::UNIMPLEMENTED) return v1::ConfirmActionReply::ACT;
+  if (status.error_code() == grpc::StatusCode::UNIMPLEMENTED) {
+    reply.set_answer(v1::ConfirmActionReply::ACT);
+    return reply;
+  }
   if (!status.ok()) {
     return dial_->Explain(static_cast<absl::StatusCode>(status.error_code()), status.error_message());
   }
@@ -264,7 +267,7 @@ absl::StatusOr<v1::ConfirmActionReply::Answer> SupervisionClient::ConfirmAction(
     std::lock_guard lock(mutex_);
     last_number_ = 0;
   }
-  return reply.answer();
+  return reply;
 }
 
 std::unique_ptr<v1::Supervision::Stub> SupervisionClient::Stub() const {

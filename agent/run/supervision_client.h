@@ -57,7 +57,7 @@ class SupervisionClient {
 
   // Whether ranks may be ended because of the hang with this number, as the manager sees the job now. Blocks for at most
   // kConfirmTimeout. UNAVAILABLE: the manager does not answer.
-  absl::StatusOr<v1::ConfirmActionReply::Answer> ConfirmAction(uint64_t hang);
+  absl::StatusOr<v1::ConfirmActionReply> ConfirmAction(uint64_t hang);
 
  private:
   static constexpr std::chrono::milliseconds kConfirmTimeout{2000};

@@ -7,24 +7,27 @@
 
 namespace taskd::manager {
 
-HangEvidence MergeEvidence(const HangVerdict& verdict, const HangEvidence& evidence) {
+HangEvidence MergeEvidence(const HangVerdict& verdict, const HangEvidence& evidence, const HangFrames& frames) {
   HangEvidence merged = evidence;
-  if (evidence.is_found && (!evidence.origins.empty() || verdict.behind.empty())) {
-    merged.text = absl::StrCat("hang: ", evidence.text, "; ", std::string(absl::StripPrefix(verdict.text, "hang: ")));
+  const std::string steps(absl::StripPrefix(verdict.text, "hang: "));
+  if (evidence.is_found && (!evidence.origins.empty() || verdict.origins.empty())) {
+    merged.text = absl::StrCat("hang: ", evidence.text, "; ", steps);
     return merged;
   }
   if (evidence.is_found) merged.notes.insert(merged.notes.begin(), evidence.text);
   merged.is_found = true;
-  merged.origins = verdict.behind;
+  merged.origins = verdict.origins;
   std::sort(merged.origins.begin(), merged.origins.end());
-  // Steps do not say in which operation anybody stands.
-  merged.kind = verdict.behind.empty() ? "unknown" : "missing";
+  merged.kind = verdict.origins.empty() ? "unknown" : "missing";
   merged.group.clear();
-  merged.operation.clear();
-  merged.since_ns = 0;
+  merged.operation = verdict.operation;
+  merged.since_ns = verdict.since_ns;
   merged.waiting = verdict.waiting;
-  merged.frames.clear();
+  merged.frames = verdict.origins.empty() ? std::vector<std::string>() : frames.frames;
   merged.text = verdict.text;
+  if (!merged.frames.empty() && !frames.script.empty()) {
+    merged.text = absl::StrCat("hang: rank ", merged.origins[0], " stands at ", frames.script, "; ", steps);
+  }
   return merged;
 }
 

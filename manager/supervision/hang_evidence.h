@@ -36,8 +36,14 @@ struct HangEvidence {
   size_t more_sources = 0;
 };
 
-// The answer: what `evidence` proves where it names somebody, or where steps name nobody; else what steps show, with what
-// it says among the notes.
-HangEvidence MergeEvidence(const HangVerdict& verdict, const HangEvidence& evidence);
+// Where the first origin of a verdict stands, by the stacks that were collected.
+struct HangFrames {
+  std::vector<std::string> frames;  // the innermost first
+  std::string script;               // the first of them that is of the user's script; empty: unknown
+};
+
+// The answer: what `evidence` proves where it names somebody, or where steps and open ranges name nobody; else what those
+// show, with what it says among the notes.
+HangEvidence MergeEvidence(const HangVerdict& verdict, const HangEvidence& evidence, const HangFrames& frames = {});
 
 }  // namespace taskd::manager

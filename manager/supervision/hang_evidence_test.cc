@@ -13,7 +13,7 @@ HangVerdict Verdict(std::vector<int> behind) {
   HangVerdict verdict;
   verdict.number = 1;
   verdict.hung = true;
-  verdict.behind = std::move(behind);
+  verdict.origins = verdict.behind = std::move(behind);
   verdict.waiting = "0, 2, 3";
   verdict.text = "hang: no rank has ended a step for 40 s";
   return verdict;
@@ -73,6 +73,21 @@ TEST(MergeEvidenceTest, NotesAndSourcesAloneChangeNothingElse) {
   const HangEvidence answer = MergeEvidence(Verdict({1}), evidence);
   EXPECT_THAT(answer.origins, ElementsAre(1));
   EXPECT_THAT(answer.notes, ElementsAre("NCCL RAS at localhost:28028: it does not answer in time"));
+}
+
+TEST(MergeEvidenceTest, AnOriginByOpenRangesStandsSomewhere) {
+  HangVerdict verdict = Verdict({});
+  verdict.origins = {1};
+  verdict.operation = "all_reduce";
+  verdict.since_ns = 7;
+  const HangFrames frames{{"select (selectors.py:415)", "main (t.py:12)"}, "main (t.py:12)"};
+  const HangEvidence answer = MergeEvidence(verdict, {}, frames);
+  EXPECT_THAT(answer.origins, ElementsAre(1));
+  EXPECT_EQ(answer.kind, "missing");
+  EXPECT_EQ(answer.operation, "all_reduce");
+  EXPECT_EQ(answer.since_ns, 7u);
+  EXPECT_THAT(answer.frames, ElementsAre("select (selectors.py:415)", "main (t.py:12)"));
+  EXPECT_EQ(answer.text, "hang: rank 1 stands at main (t.py:12); no rank has ended a step for 40 s");
 }
 
 }  // namespace

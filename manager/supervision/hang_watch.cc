@@ -10,6 +10,7 @@
 #include "common/median.h"
 #include "common/progress.h"
 #include "common/ranges_text.h"
+#include "manager/supervision/hang_origin.h"
 
 namespace taskd::manager {
 namespace {
@@ -17,6 +18,8 @@ namespace {
 constexpr size_t kKeptSteps = 32;
 constexpr int kEnoughSteps = 2;    // from which on they can be judged by
 constexpr size_t kNamedRanks = 8;  // in the text
+// PyTorch gives up a collective after 10 minutes: most ranks do not compute for so long without a step.
+constexpr std::chrono::minutes kSpinPatience{10};
 
 // Of the counters that moved: a checkpoint began, or nothing but the data loader was at work.
 bool IsPatientPhase(const std::array<bool, kNumMarkCounts>& moved) {
@@ -26,13 +29,14 @@ bool IsPatientPhase(const std::array<bool, kNumMarkCounts>& moved) {
 
 std::ptrdiff_t Least(size_t a, size_t b) { return static_cast<std::ptrdiff_t>(std::min(a, b)); }
 
-// `behind`: how many ranks are, named or not.
-std::string Text(const HangVerdict& verdict, size_t behind) {
+// `cause`: by the open ranges; empty: they do not say. `behind`: how many ranks are, named or not.
+std::string Text(const HangVerdict& verdict, const std::string& cause, size_t behind) {
+  const std::string begin = absl::StrCat("hang: ", cause, cause.empty() ? "" : "; ");
   if (verdict.highest_step < 0) {
-    return absl::StrFormat("hang: no rank has ended its first step in %.0f s", verdict.idle_s);
+    return absl::StrFormat("%sno rank has ended its first step in %.0f s", begin, verdict.idle_s);
   }
   const std::vector<int> odd(verdict.ahead.begin(), verdict.ahead.begin() + Least(verdict.ahead.size(), kNamedRanks));
-  std::string text = absl::StrFormat("hang: no rank has ended a step for %.0f s (limit %.0f s), last step %d",
+  std::string text = absl::StrFormat("%sno rank has ended a step for %.0f s (limit %.0f s), last step %d", begin,
                                      verdict.idle_s, verdict.limit_s, verdict.highest_step);
   if (!odd.empty()) absl::StrAppend(&text, "; not counted, far ahead of the others: rank ", absl::StrJoin(odd, ", "));
   if (behind == 0) return text;
@@ -57,14 +61,19 @@ void ForEachKnown(Known& known, const std::vector<RankPulse>& ranks, const Take&
 void HangWatch::BeginAnew(SteadyTime now) {
   ended_steps_ = 0;
   patient_ = false;
-  began_at_ = step_at_ = mark_at_ = now;
+  some_ended_well_ = all_left_loop_ = false;
+  began_at_ = step_at_ = mark_at_ = work_at_ = spin_at_ = now;
+}
+
+HangWatch::Seconds HangWatch::UsualLimit() const {
+  std::vector<double> step_s(step_s_.begin(), step_s_.end());
+  return std::max(Seconds(options_.factor * UpperMedian(step_s)), options_.floor);
 }
 
 HangWatch::Seconds HangWatch::Limit() const {
   if (ended_steps_ < kEnoughSteps) return options_.first_steps_grace;
-  std::vector<double> step_s(step_s_.begin(), step_s_.end());
-  Seconds limit = std::max(Seconds(options_.factor * UpperMedian(step_s)), options_.floor);
-  return patient_ ? limit * options_.slow_factor : limit;
+  const Seconds limit = UsualLimit();
+  return patient_ || some_ended_well_ || all_left_loop_ ? limit * options_.slow_factor : limit;
 }
 
 HangWatch::Seconds HangWatch::SlowLimit(Seconds limit) const {
@@ -90,16 +99,26 @@ HangVerdict HangWatch::Describe(const std::vector<RankPulse>& ranks, SteadyTime 
     verdict.lowest_step = std::min(verdict.lowest_step, rank.step);
     verdict.highest_step = std::max(verdict.highest_step, rank.step);
   }
-  std::vector<int> behind, waiting;
+  std::vector<RankPulse> counted;
+  std::vector<int> behind;
   for (const RankPulse& rank : ranks) {
     if (IsFarAhead(rank.step, of_most)) continue;
-    const bool is_behind = rank.step == verdict.lowest_step && rank.step != verdict.highest_step;
-    (is_behind ? behind : waiting).push_back(rank.rank);
+    counted.push_back(rank);
+    if (rank.step == verdict.lowest_step && rank.step != verdict.highest_step) behind.push_back(rank.rank);
+  }
+  HangOrigin origin = FindOrigin(counted);
+  if (origin.ranks.empty()) origin.ranks = behind;
+  std::vector<int> waiting;
+  for (const RankPulse& rank : counted) {
+    if (!std::ranges::binary_search(origin.ranks, rank.rank)) waiting.push_back(rank.rank);
   }
   verdict.waiting = FormatRanges(std::move(waiting), HangVerdict::kMaxBehind);
   verdict.behind.assign(behind.begin(), behind.begin() + Least(behind.size(), HangVerdict::kMaxBehind));
-  std::sort(verdict.behind.begin(), verdict.behind.end());
-  verdict.text = Text(verdict, behind.size());
+  verdict.origins.assign(origin.ranks.begin(),
+                         origin.ranks.begin() + Least(origin.ranks.size(), HangVerdict::kMaxBehind));
+  verdict.operation = std::move(origin.operation);
+  verdict.since_ns = origin.since_ns;
+  verdict.text = Text(verdict, origin.text, behind.size());
   return verdict;
 }
 
@@ -148,7 +167,7 @@ HangWatch::Seconds HangWatch::StoppedFor(const std::vector<RankPulse>& ranks) co
 
 void HangWatch::LeaveOut(Seconds stopped, SteadyTime now) {
   if (stopped <= Seconds(0)) return;
-  for (SteadyTime* at : {&began_at_, &step_at_, &mark_at_}) {
+  for (SteadyTime* at : {&began_at_, &step_at_, &mark_at_, &work_at_, &spin_at_}) {
     *at += std::chrono::duration_cast<SteadyTime::duration>(std::min(stopped, Seconds(now - *at)));
   }
 }
@@ -169,6 +188,7 @@ HangWatch::Changes HangWatch::TakePulses(const std::vector<RankPulse>& ranks, bo
     }
     before = rank;
   });
+  all_left_loop_ = std::ranges::all_of(ranks, &RankPulse::left_loop);
   CountSteps(ranks, now, changes);
   return changes;
 }
@@ -206,6 +226,12 @@ void HangWatch::Changes::Add(const RankPulse& before, const RankPulse& now) {
   for (int i = 0; i < kNumMarkCounts; ++i) {
     if (now.marks[i] != before.marks[i]) moved[i] = marked = true;
   }
+  if (now.recorded > before.recorded) marked = true;
+  const bool uses_cpu = now.cpu_busy_ms > before.cpu_busy_ms && now.open.kind != OpenPhase::Kind::kCommunication;
+  const bool does_io = now.io_busy_ms > before.io_busy_ms;
+  users_of_cpu += uses_cpu ? 1 : 0;
+  io = io || does_io;
+  if (uses_cpu || does_io) workers.push_back(now.rank);
 }
 
 void HangWatch::LearnSteps(const Changes& changes, Seconds idle) {
@@ -222,8 +248,8 @@ void HangWatch::LearnSteps(const Changes& changes, Seconds idle) {
 
 void HangWatch::NoteStep(const Changes& changes, SteadyTime now) {
   const Seconds idle = now - step_at_;
-  // A phase with marks in it, so not a hang that somebody resolved.
-  if (Seconds(mark_at_ - step_at_) > idle / 2 && ended_steps_ == kEnoughSteps) {
+  // A phase with marks or work in it, so not a hang that somebody resolved.
+  if (Seconds(alive_at() - step_at_) > idle / 2 && ended_steps_ == kEnoughSteps) {
     longest_slow_s_ = std::max(longest_slow_s_, idle.count());
   }
   step_at_ = now;
@@ -235,11 +261,36 @@ void HangWatch::NoteMarks(const Changes& changes, SteadyTime now) {
   patient_ = IsPatientPhase(changes.moved);
 }
 
+void HangWatch::NoteWork(Changes changes, size_t ranks, SteadyTime now) {
+  if (changes.workers.empty()) return;
+  const bool most_use_cpu = changes.users_of_cpu * 2 > ranks;
+  (changes.io || !most_use_cpu ? work_at_ : spin_at_) = now;
+  workers_ = std::move(changes.workers);
+}
+
+std::string HangWatch::WhyNotEnd(SteadyTime now) const {
+  if (!open_.has_value()) return "";
+  if (some_ended_well_) return "a rank has ended with code 0";
+  if (all_left_loop_) return "all ranks have left their step loops";
+  const Seconds idle = now - step_at_;
+  const Seconds grace = options_.first_steps_grace;
+  if (idle >= grace) return "";
+  const Seconds limit = UsualLimit();
+  const std::string who = FormatRanges(workers_);
+  if (now - work_at_ < limit) return absl::StrCat("still at work: rank ", who);
+  if (now - mark_at_ < limit) return "ranks still make marks";
+  if (now - spin_at_ < limit && idle < std::min(grace, Seconds(kSpinPatience))) {
+    return absl::StrCat("they may still compute: rank ", who, " uses the CPU");
+  }
+  return "";
+}
+
 std::optional<HangVerdict> HangWatch::Judge(const std::vector<RankPulse>& ranks, SteadyTime now) {
   if (open_.has_value() || !marks_seen_ || options_.factor < 0) return std::nullopt;
   const Seconds limit = Limit();
-  const Seconds slow_limit = SlowLimit(limit);
-  const bool silent = now - mark_at_ >= limit;
+  Seconds slow_limit = SlowLimit(limit);
+  if (now - work_at_ < limit) slow_limit = std::max(slow_limit, Seconds(options_.first_steps_grace));
+  const bool silent = now - alive_at() >= limit;
   const bool slow = ended_steps_ == kEnoughSteps && now - step_at_ >= slow_limit;
   if (!silent && !slow) return std::nullopt;
   open_ = Describe(ranks, now, silent ? limit : slow_limit);
@@ -249,7 +300,8 @@ std::optional<HangVerdict> HangWatch::Judge(const std::vector<RankPulse>& ranks,
 }
 
 std::optional<HangVerdict> HangWatch::Update(const std::vector<RankPulse>& ranks, bool steps_on, SteadyTime now) {
-  if (!steps_on || ranks.empty()) {
+  const auto off = static_cast<size_t>(std::ranges::count(ranks, false, &RankPulse::steps_on));
+  if (!steps_on || off * 2 > ranks.size() || ranks.empty()) {
     watching_ = false;
     // That all proxies are away is not the end of a hang.
     return ranks.empty() ? std::nullopt : Resume(now, "the hang is not watched any more: steps are switched off");
@@ -268,6 +320,7 @@ std::optional<HangVerdict> HangWatch::Update(const std::vector<RankPulse>& ranks
     return Resume(now, "the hang is over: ranks were started anew");
   }
   LearnSteps(changes, now - step_at_);
+  NoteWork(changes, ranks.size(), now);
   if (changes.stepped) {
     NoteStep(changes, now);
     return Resume(now, "the job goes on: a step has ended");

@@ -375,5 +375,103 @@ TEST_F(HangWatchTest, LateManagerLearns) {
   EXPECT_EQ(SecondsToVerdict(100), 30);
 }
 
+// Marks that cannot be written are marks: the disk is full, or hangs.
+TEST_F(HangWatchTest, WhatTheRingsShowCounts) {
+  Train(10);
+  for (int s = 0; s < 200; ++s) {
+    for (RankPulse& rank : ranks_) {
+      ++rank.step;
+      rank.recorded += 100;
+    }
+    ASSERT_FALSE(Look().has_value()) << s;
+  }
+  for (RankPulse& rank : ranks_) rank.recorded += 100;
+  EXPECT_FALSE(Look().has_value());
+  EXPECT_EQ(SecondsToVerdict(100), 30);
+}
+
+class WorkingRanksTest : public HangWatchTest {
+ protected:
+  // Seconds until the verdict, while the first `ranks` work.
+  int64_t SecondsToVerdictWhile(uint64_t RankPulse::*work, size_t ranks, int64_t most_s) {
+    for (int64_t s = 1; s <= most_s; ++s) {
+      Work(work, ranks);
+      if (Look().has_value()) return s;
+    }
+    return -1;
+  }
+  void Work(uint64_t RankPulse::*work, size_t ranks) {
+    for (size_t i = 0; i < ranks; ++i) ranks_[i].*work += 1000;
+  }
+};
+
+TEST_F(WorkingRanksTest, WhoWritesIsBusy) {
+  Train(10);
+  EXPECT_EQ(SecondsToVerdictWhile(&RankPulse::io_busy_ms, 8, 1799), -1);
+  EXPECT_EQ(SecondsToVerdict(100), 1) << "the grace of the first steps is over";
+  EXPECT_EQ(watch_.WhyNotEnd(now_), "");
+}
+
+TEST_F(WorkingRanksTest, AFewThatComputeAreBusy) {
+  Train(10);
+  EXPECT_EQ(SecondsToVerdictWhile(&RankPulse::cpu_busy_ms, 4, 600), -1);
+  EXPECT_EQ(SecondsToVerdict(100), 30) << "it has stopped to";
+  EXPECT_EQ(watch_.WhyNotEnd(now_), "");
+}
+
+TEST_F(WorkingRanksTest, WhoSpinsInACommunicationIsNot) {
+  Train(10);
+  for (RankPulse& rank : ranks_) rank.open.kind = OpenPhase::Kind::kCommunication;
+  EXPECT_EQ(SecondsToVerdictWhile(&RankPulse::cpu_busy_ms, 2, 600), 30);
+  EXPECT_EQ(watch_.WhyNotEnd(now_), "");
+}
+
+// They may as well wait for their devices: the verdict comes, the action waits.
+TEST_F(WorkingRanksTest, MostThatUseTheCpu) {
+  Train(10);
+  EXPECT_EQ(SecondsToVerdictWhile(&RankPulse::cpu_busy_ms, 5, 600), 90);
+  EXPECT_THAT(watch_.WhyNotEnd(now_), HasSubstr("uses the CPU"));
+  EXPECT_EQ(SecondsToVerdictWhile(&RankPulse::cpu_busy_ms, 5, 509), -1);
+  EXPECT_NE(watch_.WhyNotEnd(now_), "");
+  EXPECT_EQ(SecondsToVerdictWhile(&RankPulse::cpu_busy_ms, 5, 1), -1);
+  EXPECT_EQ(watch_.WhyNotEnd(now_), "");
+}
+
+TEST_F(WorkingRanksTest, WhoStillMarksIsNotEnded) {
+  Train(10);
+  int64_t seconds = 0;
+  do {
+    Mark(SwitchKind::kForward);
+    ++seconds;
+  } while (!Look().has_value());
+  EXPECT_EQ(seconds, 90);
+  EXPECT_EQ(watch_.WhyNotEnd(now_), "ranks still make marks");
+  Look(30);
+  EXPECT_EQ(watch_.WhyNotEnd(now_), "");
+}
+
+TEST_F(WorkingRanksTest, NobodyIsEndedAfterTheStepLoop) {
+  Train(10);
+  for (RankPulse& rank : ranks_) rank.left_loop = true;
+  Look();
+  EXPECT_EQ(SecondsToVerdict(200), 89);
+  EXPECT_EQ(watch_.WhyNotEnd(now_), "all ranks have left their step loops");
+  ranks_[3].left_loop = false;
+  Look();
+  EXPECT_EQ(watch_.WhyNotEnd(now_), "");
+  watch_.EndedWell();
+  EXPECT_EQ(watch_.WhyNotEnd(now_), "a rank has ended with code 0");
+  watch_.Restarted(now_);
+  Train(10);
+  EXPECT_EQ(SecondsToVerdict(100), 30);
+  EXPECT_EQ(watch_.WhyNotEnd(now_), "");
+}
+
+TEST_F(WorkingRanksTest, RanksThatMarkNoStepsAreNotWatched) {
+  Train(10);
+  for (size_t i = 0; i < 5; ++i) ranks_[i].steps_on = false;
+  EXPECT_EQ(SecondsToVerdict(1000), -1);
+}
+
 }  // namespace
 }  // namespace taskd::manager

@@ -111,9 +111,10 @@ void SupervisionCore::Add(SupervisionEvent event) {
 
 void SupervisionCore::Publish(const HangVerdict& verdict, int64_t realtime_ns) {
   evidence_ = nullptr;
+  frames_ = {};
   SupervisionEvent event;
   event.kind = verdict.hung ? SupervisionEvent::Kind::kHang : SupervisionEvent::Kind::kResumed;
-  if (verdict.behind.size() == 1) event.rank = verdict.behind[0];
+  if (verdict.origins.size() == 1) event.rank = verdict.origins[0];
   event.message = verdict.text;
   event.time_ns = realtime_ns;
   if (!events_.empty()) {
@@ -148,6 +149,7 @@ std::optional<HangVerdict> SupervisionCore::Take(const SupervisionEvent& event, 
       return event.rank < 0 ? watch_.Restarted(now) : std::nullopt;
     case Kind::kExited:
       ++rank_exits_;
+      if (event.code == 0) watch_.EndedWell();
       return std::nullopt;
     case Kind::kRestarting:
       state_ = State::kRestarting;
@@ -158,9 +160,15 @@ std::optional<HangVerdict> SupervisionCore::Take(const SupervisionEvent& event, 
       waits_for_.clear();
       return watch_.Restarted(now);
     case Kind::kEvidence:
+    case Kind::kStacks:
       // The newest replaces what came before; of a hang that is over nobody wants to know any more.
-      if (watch_.open().has_value() && event.evidence != nullptr && event.evidence->hang == watch_.open()->number) {
+      if (!watch_.open().has_value() || event.evidence == nullptr || event.evidence->hang != watch_.open()->number) {
+        return std::nullopt;
+      }
+      if (event.kind == Kind::kEvidence) {
         evidence_ = event.evidence;
+      } else {
+        frames_ = {event.evidence->frames, event.evidence->text};
       }
       return std::nullopt;
     default:
@@ -204,10 +212,11 @@ void SupervisionCore::Look(const JobPulse& job, SteadyTime now, int64_t realtime
   if (verdict.has_value()) Publish(*verdict, realtime_ns);
 }
 
-bool SupervisionCore::ConfirmAction(uint64_t hang, SteadyTime now, int64_t realtime_ns) {
+SupervisionCore::Confirmation SupervisionCore::ConfirmAction(uint64_t hang, SteadyTime now, int64_t realtime_ns) {
   if (look_) Look(look_(), now, realtime_ns);
   std::lock_guard lock(mutex_);
-  return watch_.open().has_value() && watch_.open()->number == hang;
+  if (!watch_.open().has_value() || watch_.open()->number != hang) return {};
+  return {true, watch_.WhyNotEnd(Observed(now))};
 }
 
 bool SupervisionCore::Subscribe(HangSink* sink, const HangOptions& options) {
@@ -233,6 +242,7 @@ SupervisionSnapshot SupervisionCore::Snapshot() const {
     snapshot.hung_ranks = watch_.open()->ranks;
     snapshot.hang = watch_.open();
     snapshot.evidence = evidence_;
+    snapshot.frames = frames_;
   }
   snapshot.restarts = restarts_;
   snapshot.rank_exits = rank_exits_;

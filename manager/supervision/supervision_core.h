@@ -41,7 +41,7 @@ struct SupervisionEvent {
   Cause cause = Cause::kUnknown;  // of kRestarting and kEnded
   std::string message;            // for people
   int64_t time_ns = 0;
-  std::shared_ptr<const HangEvidence> evidence;  // of kEvidence
+  std::shared_ptr<const HangEvidence> evidence;  // of kEvidence; of kStacks the frames of the hang's first origin
 };
 
 // "started", "exited", ...
@@ -55,12 +55,15 @@ struct SupervisionSnapshot {
   int hung_ranks = 0;
   std::optional<HangVerdict> hang;               // the open one
   std::shared_ptr<const HangEvidence> evidence;  // of it; null: none has come
+  HangFrames frames;                             // of it
   std::vector<SupervisionEvent> events;          // newest last
   std::string waits_for;                         // whom the rendezvous waits for; empty: for nobody
   SteadyTime waits_since;                        // if it does
 
   // All that is known of `hang`, which there is.
-  HangEvidence hang_answer() const { return MergeEvidence(*hang, evidence == nullptr ? HangEvidence() : *evidence); }
+  HangEvidence hang_answer() const {
+    return MergeEvidence(*hang, evidence == nullptr ? HangEvidence() : *evidence, frames);
+  }
 };
 
 // A launcher that wants to hear of hangs. Called under the core's lock: takes note and goes.
@@ -94,8 +97,12 @@ class SupervisionCore {
   void SetWaitsFor(std::string waits_for, SteadyTime now);
   void Look(const JobPulse& job, SteadyTime now, int64_t realtime_ns);
 
-  // Looks at the job once more. True: the hang with this number is open.
-  bool ConfirmAction(uint64_t hang, SteadyTime now, int64_t realtime_ns);
+  // Looks at the job once more. Whether the ranks may be ended because of the hang with this number.
+  struct Confirmation {
+    bool is_open = false;
+    std::string why_not;  // of an open one, why not now; empty: they may
+  };
+  Confirmation ConfirmAction(uint64_t hang, SteadyTime now, int64_t realtime_ns);
 
   // From now on; the settings are the job's. Reports an open hang at once. False: closed, nothing was reported.
   bool Subscribe(HangSink* sink, const HangOptions& options);
@@ -131,6 +138,7 @@ class SupervisionCore {
   ObservedClock clock_;
   HangWatch watch_;                               // in that clock's time
   std::shared_ptr<const HangEvidence> evidence_;  // of its open hang
+  HangFrames frames_;                             // of it
   std::set<HangSink*> sinks_;
   std::thread thread_;  // last: it uses the others
 };

@@ -148,6 +148,7 @@ void FillNotice(const HangVerdict& verdict, v1::HangNotice* message) {
   message->set_highest_step(verdict.highest_step);
   for (int rank : verdict.behind) message->add_behind(rank);
   message->set_ranks(static_cast<uint32_t>(verdict.ranks));
+  for (int rank : verdict.origins) message->add_origins(rank);
   message->set_text(verdict.text);
 }
 

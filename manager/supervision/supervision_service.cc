@@ -84,8 +84,12 @@ class SupervisionService final : public v1::Supervision::CallbackService {
                                           v1::ConfirmActionReply* reply) override {
     grpc::ServerUnaryReactor* reactor = context->DefaultReactor();
     grpc::Status allowed = CheckJob(request->job(), shape_);
-    if (allowed.ok() && core_->ConfirmAction(request->number(), std::chrono::steady_clock::now(), RealtimeNs())) {
-      reply->set_answer(v1::ConfirmActionReply::ACT);
+    if (allowed.ok()) {
+      using Reply = v1::ConfirmActionReply;
+      const SupervisionCore::Confirmation now =
+          core_->ConfirmAction(request->number(), std::chrono::steady_clock::now(), RealtimeNs());
+      reply->set_answer(!now.is_open ? Reply::OVER : now.why_not.empty() ? Reply::ACT : Reply::WAIT);
+      reply->set_reason(now.why_not);
     }
     reactor->Finish(allowed);
     return reactor;

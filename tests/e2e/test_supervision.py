@@ -15,7 +15,8 @@ import deadlines
 import harness
 import stubs
 
-# Steps until a file says to stop; then it waits for a lock, as a rank waits for a peer that does not come.
+# Steps until a file says to stop; then it waits for a lock, as a rank waits for a peer that does not come: in the data loader
+# where `loads` names the rank, else in a communication. Where `writes` names it, it writes meanwhile.
 RANK = r"""
 import os, sys, threading, time
 from taskd.api.taskd_worker_api import init_taskd_worker, start_taskd_worker
@@ -25,8 +26,19 @@ assert init_taskd_worker(rank, 5000) and start_taskd_worker()
 step = 0
 while True:
     mark = mstx.range_start(f"step {step}")
+    within = None
     while os.path.exists(os.path.join(folder, "hang")) or os.path.exists(os.path.join(folder, f"hang{rank}")):
+        if within is None and os.path.exists(os.path.join(folder, f"loads{rank}")):
+            within = mstx.range_start("dataloader")
+        elif within is None:
+            within = mstx.range_start('{"count": "1","streamId": "0","dataType": "fp32","groupName": "g","opName": "HcclBarrier"}',
+                                      domain="communication")
         time.sleep(0.01)
+        if os.path.exists(os.path.join(folder, f"writes{rank}")):
+            with open(os.path.join(folder, f"model{rank}"), "wb") as file:
+                file.write(bytes(4096))
+    if within is not None:
+        mstx.range_end(within)
     time.sleep(0.02)
     mstx.range_end(mark)
     step += 1
@@ -168,14 +180,14 @@ def sign(folder, name):
     open(os.path.join(folder, name), "w", encoding="utf-8").close()
 
 
-def start_watched(stage):
-    """Three ranks that step, and a launcher that is told of hangs of 5 s."""
+def start_watched(stage, hang_floor_s=5):
+    """Three ranks that step, and a launcher that is told of hangs."""
     manager = stage.manager()
     manager.all_on()
     proxy = stage.proxy(manager)
     launcher = Launcher(manager)
     launcher.report(launcher.messages.SupervisionEvent.STARTED)
-    launcher.watch(hang_factor=10, hang_floor_s=5)
+    launcher.watch(hang_factor=10, hang_floor_s=hang_floor_s)
     folder = start_ranks(stage, manager, proxy, 3)
     wait_stepping(manager, 3, 150)  # some seconds: the manager looks once a second
     return manager, launcher, folder
@@ -215,6 +227,35 @@ def test_hang_is_noticed_and_its_end(stage):
     launcher.report(launcher.messages.SupervisionEvent.EXITED, rank=2, code=1)
     launcher.report(launcher.messages.SupervisionEvent.RESTARTING)
     assert (metric(url, "taskd_rank_exits_total"), metric(url, "taskd_restarts_total")) == (1, 1)
+    launcher.close()
+
+
+def test_who_writes_is_busy_and_who_loads_is_named(stage):
+    manager, launcher, folder = start_watched(stage, hang_floor_s=15)
+    for name in ("loads2", "writes0"):
+        sign(folder, name)
+    sign(folder, "hang")
+    time.sleep(30)  # what is put in
+    assert launcher.notices.empty() and supervision(manager)["state"] == "running"
+    os.remove(os.path.join(folder, "writes0"))
+    notice = launcher.notices.get(timeout=deadlines.HANG_S)
+    assert notice.hung and list(notice.origins) == [2]
+    assert "rank 2 is in its data loader, in step" in notice.text and "2 ranks wait in barrier" in notice.text
+    hang = json.loads(stage.run("diagnose", "--manager", manager.address, "--json").stdout)["hang"]
+    assert (hang["origins"], hang["kind"], hang["operation"], hang["waiting"]) == ([2], "missing", "barrier", "0, 1")
+    assert hang["since_time"]
+
+    def confirm():
+        request = launcher.messages.ConfirmActionRequest(number=notice.number)
+        return launcher.stub.ConfirmAction(request, timeout=deadlines.HANG_S)
+    answers = launcher.messages.ConfirmActionReply
+    assert confirm().answer == answers.ACT
+    sign(folder, "writes1")
+    harness.wait_until(lambda: confirm().answer == answers.WAIT, "the action waits")
+    assert confirm().reason == "still at work: rank 1"
+    os.remove(os.path.join(folder, "hang"))
+    assert not launcher.notices.get(timeout=deadlines.HANG_S).hung
+    assert confirm().answer == answers.OVER
     launcher.close()
 
 
