@@ -6,9 +6,10 @@ real_faults.py [--ways own,ddp] [--faults none,quota,...] [--ranks 2,3,4] [--run
 
 Prints who was named, of how many faults that had an effect, with which cause, and after how many steps; intervals are
 Clopper-Pearson's, 95 %. And what the verdict said that it costs against what a stopwatch in the training script measured in
-the same steps. With --from-start the fault is there from the first step on. A fault has an effect if it costs at least 10 % of the step, or, where it is meant to be small, if the
-rank's own time has grown by 8 % against its peers': time outside of communication, read from the mark files by this
-script. Needs PyTorch, and root for cgroups, a swap file and network namespaces.
+the same steps. With --from-start the fault is there from the first step on. A fault has an effect if it costs at least 10 %
+of the step, or, where it is meant to be small, if the rank's own time has grown by 8 % against its peers': time outside of
+communication, read from the mark files by this script. Needs PyTorch, and root for cgroups, a swap file and network
+namespaces.
 """
 import collections
 import contextlib
@@ -183,13 +184,14 @@ def own_times(folder):
 
 
 def own_effect(folder, culprit, began, last):
-    """By how much the culprit's own time has grown against its peers' since `began`, in the mean."""
+    """By how much the culprit's own time has grown against its peers' since `began`, in the mean; where that is the first step, by
+    how much it is longer."""
     times = own_times(folder)
 
     def ratio(first, until):
         means = {rank: statistics.fmean(own for step, own in steps.items() if first <= step < until) for rank, steps in times.items()}
         return means[culprit] / statistics.fmean(own for rank, own in means.items() if rank != culprit)
-    return round(ratio(began + 2, last) / ratio(10, began - 1) - 1, 4)
+    return round(ratio(max(10, began + 2), last) / (ratio(10, began - 1) if began > 0 else 1) - 1, 4)
 
 
 def baselines(folder, began, culprit):
@@ -289,7 +291,8 @@ def said_of_measured(results, what):
 def table(results):
     """As Markdown."""
     lines = ["| ways | fault | runs | with effect | named | with the cause | steps to name, median (most) | others named "
-             "| said ok | said unknown | cost said / measured, median (range) | excess said / measured | cost in the interval |",
+             "| said ok | said unknown | cost said / measured, median (range) | excess said / measured "
+             "| cost in the interval |",
              "|---|---|---|---|---|---|---|---|---|---|---|---|---|"]
     ways = {way: "marked" for way in MARKED}
 
@@ -304,7 +307,8 @@ def table(results):
         lines.append(f"| {way} | {fault} | {len(rows)} | {len(seen)} | {len(found)} | {sum(r['cause_right'] for r in found)} "
                      f"| {spread([r['found']['steps'] for r in found])} | {sum(len(r['wrong']) for r in rows)} "
                      f"| {sum(r['state'] == 'ok' for r in rows)} | {sum(r['state'] == 'unknown' for r in rows)} "
-                     f"| {said_of_measured(timed, 'cost')} | {said_of_measured(timed, 'excess')} | {f'{within} of {len(timed)}' if timed else ''} |")
+                     f"| {said_of_measured(timed, 'cost')} | {said_of_measured(timed, 'excess')} "
+                     f"| {f'{within} of {len(timed)}' if timed else ''} |")
     return "\n".join([*lines, "", *detectors(results), "", *rates(results)])
 
 

@@ -89,6 +89,7 @@ def test_own_time_is_read_from_the_marks(tmp_path):
     write(1, lambda step: 40 if step < 20 else 50)
     assert real_faults.own_times(tmp_path)[1][25] == pytest.approx(0.050, abs=1e-9)
     assert real_faults.own_effect(tmp_path, 1, 20, 30) == pytest.approx(0.25)
+    assert real_faults.own_effect(tmp_path, 1, 0, 30) == pytest.approx(0.125), "10 of the 20 steps from the tenth on"
 
 
 def test_verdicts_of_traces_are_compared_with_those_of_marks():
