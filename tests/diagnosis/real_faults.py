@@ -302,7 +302,7 @@ def table(results):
         rows = [r for r in results if kind(r) == (way, fault)]
         seen = [r for r in rows if is_visible(r)]
         found = [r for r in seen if r["found"]]
-        timed = [r for r in found if r.get("measured")]
+        timed = [r for r in rows if r["found"] and r.get("measured")]
         within = sum(r["found"]["interval"][0] <= r["measured"]["cost"] <= r["found"]["interval"][1] for r in timed)
         lines.append(f"| {way} | {fault} | {len(rows)} | {len(seen)} | {len(found)} | {sum(r['cause_right'] for r in found)} "
                      f"| {spread([r['found']['steps'] for r in found])} | {sum(len(r['wrong']) for r in rows)} "
