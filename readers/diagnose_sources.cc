@@ -113,11 +113,18 @@ class Diagnosis {
     if (const std::vector<std::string> problems = Problems(); !problems.empty()) {
       return absl::FailedPreconditionError(problems[0]);
     }
+    if (read_.empty()) return absl::InvalidArgumentError("there is no file in it");
+    const auto relative =
+        std::find_if(read_.begin(), read_.end(), [](const SourceContent& content) { return !content.seems.empty(); });
+    if (relative != read_.end()) {
+      return absl::InvalidArgumentError(
+          absl::StrCat(Printable(relative->file.path), " ", relative->seems,
+                       read_.size() == 1 ? "" : ", and of the others none is of a known format"));
+    }
     return absl::InvalidArgumentError(
-        read_.empty() ? "there is no file in it"
-                      : absl::StrCat(Printable(read_[0].file.path), read_.size() == 1 ? " is" : " and the others are",
-                                     " of no known format (mark files, PyTorch profiler traces, Ascend profiler "
-                                     "folders, NCCL Inspector, flight recorder dumps, answers of NCCL RAS)"));
+        absl::StrCat(Printable(read_[0].file.path), read_.size() == 1 ? " is" : " and the others are",
+                     " of no known format (mark files, PyTorch profiler traces, Ascend profiler "
+                     "folders, NCCL Inspector, flight recorder dumps, answers of NCCL RAS)"));
   }
 
   // Left out where an earlier file is of the same process.
@@ -335,7 +342,7 @@ absl::StatusOr<Found> Find(const std::vector<std::string>& paths) {
   absl::StatusOr<MarkDirectory> marks = ListMarkDirectories(expanded, others);
   if (marks.ok()) {
     found.marks = *std::move(marks);
-  } else if (!absl::IsInvalidArgument(marks.status())) {
+  } else if (!absl::IsInvalidArgument(marks.status()) && !absl::IsNotFound(marks.status())) {
     return absl::InvalidArgumentError(marks.status().message());
   }
   absl::StatusOr<std::vector<SourceFile>> files = FindSourceFiles(others);
@@ -357,12 +364,14 @@ absl::StatusOr<Found> Find(const std::vector<std::string>& paths) {
   return found;
 }
 
-// Of paths in which nothing is known: what is said of folders of marks tells most, of a folder.
+// Of paths in which nothing is known: what is said of folders of marks tells most, of a folder that has some, or no files.
 absl::Status WhyUnknown(const std::vector<std::string>& paths, const absl::Status& unknown) {
   for (const std::string& path : ExpandPatterns(paths)) {
     absl::StatusOr<std::vector<SourceFile>> files = FindSourceFiles({path});
     if (path == "-" || !files.ok() || (files->size() == 1 && (*files)[0].path == path)) continue;
-    if (absl::StatusOr<MarkDirectory> marks = ListMarkDirectory(path); !marks.ok()) return marks.status();
+    const absl::Status marks = ListMarkDirectory(path).status();
+    if (absl::IsNotFound(marks) && !files->empty()) continue;
+    if (!marks.ok()) return absl::InvalidArgumentError(marks.message());
   }
   return unknown;
 }

@@ -106,9 +106,10 @@ absl::StatusOr<std::string> FindTask(const std::string& path) {
   }
   if (tasks.size() == 1) return absl::StrCat(path, "/", tasks[0]);
   if (tasks.empty()) {
-    return absl::InvalidArgumentError(
-        absl::StrCat(path, files_of_digits ? " holds one rank's files; name the folder above it"
-                                           : " holds no marks: there is no <rank>/<unix seconds> in it"));
+    if (files_of_digits) {
+      return absl::InvalidArgumentError(absl::StrCat(path, " holds one rank's files; name the folder above it"));
+    }
+    return absl::NotFoundError(absl::StrCat(path, " holds no marks: there is no <rank>/<unix seconds> in it"));
   }
   std::sort(tasks.begin(), tasks.end());
   std::string more = tasks.size() > kTasksNamed ? absl::StrCat(" and ", tasks.size() - kTasksNamed, " more") : "";

@@ -35,11 +35,11 @@ struct MarkDirectory {
 
 // Lists `path`, a task's folder or a profiling directory with one task in it. Rank folders and mark files are those
 // whose names are digits; what else lies there, symbolic links too, is left alone. Ranks above 131071 are no ranks.
-// INVALID_ARGUMENT, one line: `path` cannot be read, holds no mark files, or several tasks (the first of them are
-// named).
+// INVALID_ARGUMENT, one line: `path` cannot be read, its mark files are empty, or it holds several tasks (the first of them
+// are named). NOT_FOUND, one line: it has no folder of a rank.
 absl::StatusOr<MarkDirectory> ListMarkDirectory(const std::string& path);
 // The ranks of several such folders, which the nodes of one job left, as of the first of them. `others`: those of `paths`
-// that hold no marks. INVALID_ARGUMENT: that are all of them (as the first says). FAILED_PRECONDITION, one line: two hold the
+// that hold no marks. INVALID_ARGUMENT or NOT_FOUND: that are all of them (as the first says). FAILED_PRECONDITION, one line: two hold the
 // same rank.
 absl::StatusOr<MarkDirectory> ListMarkDirectories(const std::vector<std::string>& paths,
                                                   std::vector<std::string>& others);

@@ -15,8 +15,13 @@ namespace {
 
 constexpr size_t kBeginBytes = size_t{64} << 10;  // of a file, to see what it is
 
-// From its begin on, with what it is.
-absl::StatusOr<std::pair<ByteSource, SourceFormat>> OpenSource(const std::string& path) {
+struct OpenedSource {
+  ByteSource source;  // from its begin on
+  SourceFormat format;
+  std::string seems;  // where it is of no known format
+};
+
+absl::StatusOr<OpenedSource> OpenSource(const std::string& path) {
   absl::StatusOr<ByteSource> source = ByteSource::Open(path);
   if (!source.ok()) return source.status();
   std::string begin(kBeginBytes, '\0');
@@ -28,8 +33,13 @@ absl::StatusOr<std::pair<ByteSource, SourceFormat>> OpenSource(const std::string
   }
   begin.resize(length);
   const SourceFormat format = FormatOf(begin);
+  if (format == SourceFormat::kKinetoTrace && HoldsSeveralRanks(begin)) {
+    return absl::InvalidArgumentError(
+        "left out: it holds the profiles of several ranks in one; name the files of each rank that it was made of");
+  }
+  std::string seems = format == SourceFormat::kUnknown ? WhatItSeems(begin, path) : "";
   source->PutBack(std::move(begin));
-  return std::pair(*std::move(source), format);
+  return OpenedSource{*std::move(source), format, std::move(seems)};
 }
 
 // Of a file of no known format that is a pickle: why it would not be read. Empty: it is something else.
@@ -83,16 +93,17 @@ struct Profile {
 void ReadParts(const SourceFile& file, Dumps* dumps, AscendProfile& ascend, size_t max_events, SourceContent& read,
                TraceRank& trace) {
   for (const std::string& path : file.parts.empty() ? std::vector{file.path} : file.parts) {
-    absl::StatusOr<std::pair<ByteSource, SourceFormat>> opened = OpenSource(path);
+    absl::StatusOr<OpenedSource> opened = OpenSource(path);
     if (!opened.ok()) {
       AddNote(read.note, std::string(opened.status().message()));
       continue;
     }
-    auto& [source, format] = *opened;
+    auto& [source, format, seems] = *opened;
     if (dumps != nullptr && ReadOther(source, format, *dumps, read)) return;
     if (format == SourceFormat::kUnknown) {
       AddNote(read.note, source.damage());
       AddNote(read.note, WhyPickleIsRefused(source));
+      if (read.seems.empty()) read.seems = std::move(seems);
     } else if (format == SourceFormat::kAscendProfile) {
       ascend.Read(source);
     } else if (format == SourceFormat::kKinetoTrace && ascend.empty()) {

@@ -25,7 +25,8 @@ struct SourceContent {
   int world_size = 0;            // 0: unknown
   std::string host;
   uint64_t records = 0;
-  std::string note;  // what is wrong with it; empty: nothing
+  std::string note;   // what is wrong with it; empty: nothing
+  std::string seems;  // of an unknown format: as WhatItSeems says
   // What is in it, by its format.
   FoldedTrace folded;
   bool has_times = true;  // else its steps begin at no time of day

@@ -10,6 +10,7 @@
 #include <cstring>
 #include <memory>
 
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "readers/pickle.h"
 
@@ -162,6 +163,57 @@ SourceFormat FormatOf(std::string_view begin) {
     return SourceFormat::kFlightRecorder;
   }
   return SourceFormat::kUnknown;
+}
+
+std::string WhatItSeems(std::string_view begin, const std::string& path) {
+  const auto has = [begin](std::string_view word) { return begin.find(word) != std::string_view::npos; };
+  if (begin.find_first_not_of(" \t\r\n\0") == std::string_view::npos) return "is empty";
+  const bool has_ras_heading = has("NCCL version") && (has("Job summary") || has("Communicators..."));
+  if (has_ras_heading || has("ranks have launched up to operation")) {
+    return "is the text of ncclras, which is for people; read is JSON: ncclras -f json";
+  }
+  if (begin.starts_with("SQLite format 3")) {
+    return "is a database (of Ascend's profilers or Nsight Systems); read is text: of torch_npu.profiler "
+           "export_type=Text, "
+           "of PyTorch a chrome trace (prof.export_chrome_trace)";
+  }
+  const bool is_nsys = path.ends_with(".nsys-rep") || path.ends_with(".qdrep");
+  if (is_nsys)
+    return "is a report of Nsight Systems; read is a chrome trace of PyTorch's profiler (prof.export_chrome_trace)";
+  if (begin.starts_with("PK\x03\x04")) return "is a zip archive: unpack it and name the folder";
+  if (begin.size() > 262 && begin.substr(257, 5) == "ustar") return "is a tar archive: unpack it and name the folder";
+  if (begin.starts_with("\x28\xb5\x2f\xfd")) return "is packed with zstd: unpack it (zstd -d), or pack it with gzip";
+  if (begin.starts_with("\xfd"
+                        "7zXZ"))
+    return "is packed with xz: unpack it (xz -d), or pack it with gzip";
+  // Protobuf has no magic number; traces of Perfetto begin with a packet, those of TensorFlow and JAX with a plane.
+  const bool is_pb = path.ends_with(".pb") || path.ends_with(".pftrace") || path.ends_with(".perfetto-trace");
+  if (is_pb) {
+    return "is a protobuf; read is a chrome trace: the *.trace.json.gz beside an .xplane.pb, or traceconv json FILE of "
+           "Perfetto's";
+  }
+  if (has("NCCL INFO")) return "is a log of NCCL: taskd rdma check reads it";
+  return "";
+}
+
+bool HoldsSeveralRanks(std::string_view begin) {
+  constexpr std::string_view kProcess = "\"process_name\"";
+  std::set<std::string_view> ranks;
+  for (size_t at = begin.find(kProcess); at != std::string_view::npos; at = begin.find(kProcess, at + 1)) {
+    // {"name": "process_name", "ph": "M", …, "args": {"name": "Rank 3"}}
+    std::string_view event = begin.substr(at + kProcess.size());
+    event = event.substr(0, std::min(event.find('}'), event.size()));
+    const size_t value = event.rfind("\"name\"");
+    if (value == std::string_view::npos) continue;
+    std::string_view name = event.substr(value + 6);
+    name.remove_prefix(std::min(name.find_first_not_of(" :\""), name.size()));
+    name = name.substr(0, name.find('"'));
+    const bool is_rank =
+        name.size() > 4 && absl::EqualsIgnoreCase(absl::string_view(name.data(), 4), "rank") &&
+        name.find_first_not_of("0123456789", name.find_first_not_of(" _-", 4)) == std::string_view::npos;
+    if (is_rank) ranks.insert(name);
+  }
+  return ranks.size() > 1;
 }
 
 std::string HostOfPath(const std::string& path) {
