@@ -119,7 +119,9 @@ def test_dataloader_workers(world, plain_digest):
 
 def test_ways_in(world):
     script = world.write("train.py", "import sys, torch\nprint('ARGS', sys.argv[1:], __name__, torch.save.__taskd_hook__)\n")
+    modules = {"PYTHONPATH": os.pathsep.join([os.path.dirname(script), world.environment["PYTHONPATH"]])}
     for command, environment in (((sys.executable, "-m", "taskd.torch", script, "--lr", "1"), {}),
+                                 ((sys.executable, "-m", "taskd.torch", "-m", "train", "--lr", "1"), modules),
                                  ((sys.executable, "-c", f"import taskd, runpy, sys\nsys.argv[1:] = ['--lr', '1']\n"
                                    f"runpy.run_path({script!r}, run_name='__main__')"), {"TASKD_TORCH": "1"})):
         before = len(world.output()) if os.path.exists(world.path("output")) else 0

@@ -1,4 +1,5 @@
 """python -m taskd.torch SCRIPT ARGS: runs a script as `python SCRIPT ARGS` would, with the marks of taskd.torch.
+python -m taskd.torch -m MODULE ARGS: the same of a module, as `python -m MODULE ARGS` would.
 python -m taskd.torch: says what is marked with the PyTorch that is installed."""
 import os
 import runpy
@@ -23,11 +24,24 @@ def say_coverage():
 
 
 def main():
+    words = sys.argv[1:]
+    if words[:1] in (["-h"], ["--help"]):
+        print(__doc__)
+        return 0
+    is_module = words[:1] == ["-m"]
+    if words == ["-m"] or (words and words[0].startswith("-") and not is_module):
+        print("taskd.torch: %r: a script, or -m and a module, is needed" % words[0], file=sys.stderr)
+        return 2
     taskd.torch.enable()
-    if len(sys.argv) < 2:
+    if not words:
         say_coverage()
         return 0
-    script = sys.argv[1]
+    if is_module:
+        module = words[1]
+        del sys.argv[:2]
+        runpy.run_module(module, run_name="__main__", alter_sys=True)  # sys.path[0] is the working folder already
+        return 0
+    script = words[0]
     del sys.argv[0]
     sys.path[0] = os.path.dirname(os.path.abspath(script))
     runpy.run_path(script, run_name="__main__")
