@@ -58,7 +58,12 @@ void Connections::Doom(Connection& connection, absl::string_view why) {
   loop_.Remove(connection.fd.get());
   if (!why.empty()) {
     ++refused_;
-    spdlog::debug("store: closed the connection of {}: {}", PeerAddress(connection.fd.get()), why);
+    // The client only sees that its connection is lost.
+    const int64_t now_ns = EventLoop::NowNs();
+    const bool is_quiet = refusal_logged_ns_ && now_ns - *refusal_logged_ns_ < kRefusalLogIntervalNs;
+    if (!is_quiet) refusal_logged_ns_ = now_ns;
+    spdlog::log(is_quiet ? spdlog::level::debug : spdlog::level::warn, "store: the connection of {} is closed: {}",
+                PeerAddress(connection.fd.get()), why);
   }
   Schedule();
 }

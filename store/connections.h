@@ -9,6 +9,7 @@
 #include <deque>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <utility>
 #include <vector>
 
@@ -41,6 +42,7 @@ class Connections {
   void SetOwner(Connection& connection, const OwnerKey& owner);
 
   // Closed when the round ends; nothing is read or written any more. `why`: what the peer did; empty: nothing wrong.
+  // The first reason of a minute is a warning, the others are for debugging.
   void Doom(Connection& connection, absl::string_view why = "");
   void DoomAll();
   // The oldest of the doomed ones, which is not in all() any more; null: there is none.
@@ -89,7 +91,9 @@ class Connections {
   bool scheduled_ = false;
   size_t buffered_bytes_ = 0;
   size_t unread_bytes_ = 0;
+  static constexpr int64_t kRefusalLogIntervalNs = 60'000'000'000;
   uint64_t refused_ = 0;
+  std::optional<int64_t> refusal_logged_ns_;
   std::shared_ptr<int> alive_ = std::make_shared<int>(0);  // for the callback that the loop may run after this is gone
 };
 

@@ -110,6 +110,17 @@ def test_garbage_closes_only_its_connection(store, good):
     assert store.stats()["refused"] >= len(GARBAGE) - 3  # adds count as that or not
 
 
+def test_what_is_too_long_is_said(store, good):
+    """The client only sees that its connection is lost."""
+    with connect(store) as connection:
+        connection.sendall(VALIDATE + b"\x01" + text("/k") + u64(15 * MIB))
+        assert is_closed(connection)
+    said = f"is closed: SET: a value of {15 * MIB} bytes is longer than the limit of {9 * MIB}"
+    wait_until(lambda: said in store.log(), "the store says so")
+    assert "warning" in next(line for line in store.log().splitlines() if said in line)
+    assert good.add("good", 1) > 0
+
+
 def test_random_bytes(store, good):
     seed = int(os.environ.get("STORE_SEED", "1"))
     dice = random.Random(seed)
