@@ -1,6 +1,7 @@
 #include "agent/run/device_count.h"
 
 #include <filesystem>
+#include <fstream>
 #include <string_view>
 #include <system_error>
 
@@ -32,6 +33,32 @@ int CountEntries(const fs::path& folder) {
   return count;
 }
 
+std::string FirstLine(const fs::path& path) {
+  std::ifstream file(path);
+  std::string line;
+  std::getline(file, line);
+  return line;
+}
+
+// Render nodes of GPUs that compute. Graphics of the board and of virtual machines have them, too: what is Intel's at the place
+// of a processor's own graphics (00:02.0), and what is of another maker than AMD and Intel. Of a device that sysfs
+// does not describe nothing is known but that it was given to this container.
+int CountRenderNodes(const std::string& root) {
+  int count = 0;
+  std::error_code error;
+  for (fs::directory_iterator entry(root + "dev/dri", error), end; !error && entry != end; entry.increment(error)) {
+    const std::string name = entry->path().filename().string();
+    if (!name.starts_with("renderD")) continue;
+    const fs::path device = fs::path(root + "sys/class/drm") / name / "device";
+    const std::string vendor = FirstLine(device / "vendor");
+    std::error_code unknown;
+    const std::string slot = fs::canonical(device, unknown).filename().string();
+    const bool is_intel = vendor == "0x8086", is_of_processor = is_intel && slot.ends_with(":00:02.0");
+    if (vendor.empty() || vendor == "0x1002" || (is_intel && !is_of_processor)) ++count;
+  }
+  return count;
+}
+
 }  // namespace
 
 // As CUDA reads it: what follows the first entry that is no device is ignored. Names are believed.
@@ -58,12 +85,22 @@ std::vector<std::string> VisibleDevices(int devices, const std::map<std::string,
 }
 
 int CountDevices(const std::string& root, const std::map<std::string, std::string>& environment) {
+  const auto visible = [&](int devices, const char* variable) {
+    return static_cast<int>(VisibleDevices(devices, environment, variable).size());
+  };
   int gpus = CountNumbered(root + "dev", "nvidia");
   if (gpus == 0) gpus = CountEntries(root + "proc/driver/nvidia/gpus");
-  const std::vector<std::string> visible =
-      gpus > 0 ? VisibleDevices(gpus, environment, "CUDA_VISIBLE_DEVICES")
-               : VisibleDevices(CountNumbered(root + "dev", "davinci"), environment, "ASCEND_RT_VISIBLE_DEVICES");
-  return static_cast<int>(visible.size());
+  if (gpus > 0) return visible(gpus, "CUDA_VISIBLE_DEVICES");
+  if (const int npus = CountNumbered(root + "dev", "davinci"); npus > 0) {
+    return visible(npus, "ASCEND_RT_VISIBLE_DEVICES");
+  }
+  const int nodes = CountRenderNodes(root);
+  std::error_code error;
+  if (!fs::exists(root + "dev/kfd", error)) return visible(nodes, "ZE_AFFINITY_MASK");
+  // ROCm's runtime hides devices first, and HIP, or CUDA's name for it, of those that are left.
+  const int of_runtime = visible(nodes, "ROCR_VISIBLE_DEVICES");
+  return visible(of_runtime,
+                 environment.contains("HIP_VISIBLE_DEVICES") ? "HIP_VISIBLE_DEVICES" : "CUDA_VISIBLE_DEVICES");
 }
 
 }  // namespace taskd::run

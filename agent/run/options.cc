@@ -80,18 +80,19 @@ absl::Status ReadProcsPerNode(const GivenOption& given, const std::map<std::stri
     *procs_per_node = cpus;
     return absl::OkStatus();
   }
-  if (given.value == "auto" || given.value == "gpu" || given.value == "npu") {
+  if (given.value == "auto" || given.value == "gpu" || given.value == "npu" || given.value == "xpu") {
     const int devices = std::min(CountDevices("/", environment), kMaxProcsPerNode);
     if (devices == 0 && given.value != "auto") {
-      return WrongOption(
-          given, "this node has none that may be seen (/dev/nvidia<N>, /proc/driver/nvidia/gpus, /dev/davinci<N>)");
+      return WrongOption(given,
+                         "this node has none that may be seen (/dev/nvidia<N>, /proc/driver/nvidia/gpus, "
+                         "/dev/davinci<N>, /dev/dri/renderD<N>)");
     }
     *procs_per_node = devices > 0 ? devices : cpus;
     return absl::OkStatus();
   }
   int value = 0;
   if (!absl::SimpleAtoi(given.value, &value) || value < 1 || value > kMaxProcsPerNode) {
-    return WrongOption(given, absl::StrCat("an integer from 1 to ", kMaxProcsPerNode, ", auto, cpu, gpu or npu"));
+    return WrongOption(given, absl::StrCat("an integer from 1 to ", kMaxProcsPerNode, ", auto, cpu, gpu, npu or xpu"));
   }
   *procs_per_node = value;
   return absl::OkStatus();

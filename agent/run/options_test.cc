@@ -223,6 +223,41 @@ TEST_F(DeviceCountTest, Nodes) {
   EXPECT_EQ(CountDevices(root_, {{"ASCEND_RT_VISIBLE_DEVICES", "0"}}), 2);
 }
 
+TEST_F(DeviceCountTest, RenderNodesOfAmdAndIntel) {
+  fs::create_directories(root_ + "dev/dri");
+  for (int i = 0; i < 8; ++i) {
+    Touch("dev/dri/renderD" + std::to_string(128 + i));
+    Touch("dev/dri/card" + std::to_string(i));
+  }
+  EXPECT_EQ(CountDevices(root_, {}), 8);
+  EXPECT_EQ(CountDevices(root_, {{"ZE_AFFINITY_MASK", "0,1"}}), 2);
+  Touch("dev/kfd");
+  EXPECT_EQ(CountDevices(root_, {{"ZE_AFFINITY_MASK", "0,1"}}), 8);
+  EXPECT_EQ(CountDevices(root_, {{"HIP_VISIBLE_DEVICES", "0,2,4"}}), 3);
+  EXPECT_EQ(CountDevices(root_, {{"ROCR_VISIBLE_DEVICES", "0,1"}, {"HIP_VISIBLE_DEVICES", "1"}}), 1);
+  Touch("dev/nvidia0");
+  EXPECT_EQ(CountDevices(root_, {}), 1);
+}
+
+TEST_F(DeviceCountTest, GraphicsThatDoNotCompute) {
+  fs::create_directories(root_ + "dev/dri");
+  fs::create_directories(root_ + "sys/class/drm");
+  int number = 128;
+  for (const auto& [slot, vendor] : std::vector<std::pair<const char*, const char*>>{{"0000:00:02.0", "0x8086"},
+                                                                                     {"0000:3a:00.0", "0x8086"},
+                                                                                     {"0000:c1:00.0", "0x1002"},
+                                                                                     {"0000:01:01.0", "0x1a03"},
+                                                                                     {"0000:06:00.0", "0x1af4"}}) {
+    const std::string device = root_ + "sys/devices/" + slot, name = "renderD" + std::to_string(number++);
+    fs::create_directories(device);
+    std::ofstream(device + "/vendor") << vendor << "\n";
+    fs::create_directories(root_ + "sys/class/drm/" + name);
+    fs::create_symlink(device, root_ + "sys/class/drm/" + name + "/device");
+    Touch("dev/dri/" + name);
+  }
+  EXPECT_EQ(CountDevices(root_, {}), 2);
+}
+
 TEST_F(DeviceCountTest, DriversListWithoutNodes) {
   fs::create_directories(root_ + "proc/driver/nvidia/gpus/0000:01:00.0");
   fs::create_directories(root_ + "proc/driver/nvidia/gpus/0000:02:00.0");
