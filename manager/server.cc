@@ -257,8 +257,10 @@ class ManagerServer::Impl {
     const std::string& folder = shared ? options.ledger : options.state_dir;
     // Nobody else has the state's folder while db_ has it.
     const auto guard = shared ? LedgerFolder::Guard::kLockFile : LedgerFolder::Guard::kByTheCaller;
-    ledger_keeper_ = std::make_unique<LedgerKeeper>(
-        std::make_unique<LedgerFolder>(folder, shape.name(), options.ledger_task, guard), folder);
+    // A job that nobody has named is called after its manager's process; the next one of this folder is another.
+    const std::string job = shared ? shape.name() : shape.job.empty() ? "unnamed" : shape.job;
+    const std::string task = shared ? options.ledger_task : shape.task_id;
+    ledger_keeper_ = std::make_unique<LedgerKeeper>(std::make_unique<LedgerFolder>(folder, job, task, guard), folder);
     with.save = [this](std::string state) { ledger_keeper_->Save(std::move(state)); };
     const std::optional<std::string> before = ledger_keeper_->Await(kLedgerPatience);
     ledger_ = std::make_shared<JobLedger>(with, before.value_or(""));

@@ -93,10 +93,10 @@ TEST(CheckJsonText, CountsWhatValuesTake) {
   EXPECT_TRUE(absl::IsResourceExhausted(CheckJsonText('"' + std::string(1 << 20, 'x') + '"', 1 << 20)));
   const std::string table_like = many(R"({"device_id":"0","device_ip":"10.0.0.1","rank_id":"12345"})", 100'000);
   EXPECT_TRUE(CheckJsonText(table_like).ok()) << "a hundred thousand devices";
-  const std::string server_like = many(
-      R"({"server_id":"10.123.123.123","pod_name":"job-worker-100000","device":[{"device_id":"0",)"
-      R"("device_ip":"11.123.123.123","rank_id":"100000"}]})",
-      100'000);
+  const std::string server_like =
+      many(R"({"server_id":"10.123.123.123","pod_name":"job-worker-100000","device":[{"device_id":"0",)"
+           R"("device_ip":"11.123.123.123","rank_id":"100000"}]})",
+           100'000);
   EXPECT_TRUE(CheckJsonText(server_like).ok()) << "a hundred thousand nodes";
 }
 

@@ -233,7 +233,8 @@ absl::StatusOr<std::string> LedgerFolder::Open() {
     return absl::FailedPreconditionError(absl::StrCat(path_, "/", ledger_name_, ": ", read.status().message(),
                                                       "; it is left as it is, and this attempt is not kept"));
   }
-  if (read.ok() && (read->job != job_ || read->task != task_)) {
+  const bool is_shared = guard_ == Guard::kLockFile;
+  if (is_shared && read.ok() && (read->job != job_ || read->task != task_)) {
     return absl::FailedPreconditionError(absl::StrCat(path_, "/", ledger_name_, " is of job ", Printable(read->job),
                                                       ", task '", Printable(read->task), "'"));
   }

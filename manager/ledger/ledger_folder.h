@@ -30,11 +30,11 @@ class LedgerFolder final : public LedgerStore {
   static constexpr int64_t kStaleS = 30;  // six times what a manager writes at least
 
   enum class Guard : uint8_t {
-    kLockFile,    // as above
+    kLockFile,    // as above; what is kept is of this job and task alone
     kByTheCaller  // who has made sure that no other manager uses the folder
   };
 
-  // Touches nothing. `task` may be empty.
+  // Touches nothing. `job` and `task` name the file; `task` may be empty.
   LedgerFolder(std::string folder, std::string job, std::string task, Guard guard = Guard::kLockFile);
   // Lets the lock go.
   ~LedgerFolder() override;

@@ -164,6 +164,12 @@ TEST_F(LedgerFolderTest, AFolderThatTheCallerGuardsHasNoLock) {
   EXPECT_EQ(Names().size(), 1u);
   LedgerFolder second(folder_, "ns/job", "task", LedgerFolder::Guard::kByTheCaller);
   EXPECT_EQ(second.Open().value(), Ledger(1));
+  // The name of a job that nobody has named changes with its manager's process.
+  LedgerFolder unnamed(folder_, "unnamed", "", LedgerFolder::Guard::kByTheCaller);
+  EXPECT_EQ(unnamed.Open().value(), "");
+  ASSERT_TRUE(unnamed.Save(Ledger(2, "default/host-1")).ok());
+  EXPECT_EQ(LedgerFolder(folder_, "unnamed", "", LedgerFolder::Guard::kByTheCaller).Open().value(),
+            Ledger(2, "default/host-1"));
 }
 
 TEST_F(LedgerFolderTest, AnEmptyLockIsFreeInTheEnd) {
