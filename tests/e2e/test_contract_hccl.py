@@ -254,7 +254,7 @@ def test_contract_910_more(check):
     code, report = check(mutate(table_10, {"server_list[0].device[0].device_id": "8"}), "--chip", "910")
     assert code == 1 and [error["path"] for error in report["errors"]] == ["server_list[0].device[0].device_id"]
     uneven = table_10()
-    moved = uneven["server_list"][1]["device"].pop()
+    moved = uneven["server_list"][1]["device"].pop(0)
     uneven["server_list"][0]["device"].append({**moved, "device_id": "7"})
     assert check(uneven)[0] == 0
     code, report = check(uneven, "--chip", "910")
