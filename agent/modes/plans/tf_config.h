@@ -14,8 +14,8 @@ namespace taskd::modes {
 struct TfConfig {
   // "worker", "chief" or "master" at least, no list empty. Of MultiWorkerMirroredStrategy there is no "ps".
   std::map<std::string, std::vector<HostPort>> cluster;
-  std::string type;                                      // in `cluster`, or "evaluator", or "chief"
-  int index = 0;                                         // in its list, where there is one
+  std::string type;  // in `cluster`, or "evaluator", or "chief"
+  int index = 0;     // in its list, where there is one
 };
 
 // INVALID_ARGUMENT names TF_CONFIG, the place, the value and the rule. Time and memory are bounded.
