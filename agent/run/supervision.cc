@@ -289,7 +289,8 @@ void RunSupervision::ReportStacks(const v1::HangNotice& notice) {
   v1::SupervisionEvent event;
   if (notice.origins_size() > 0) *event.mutable_evidence() = FramesOf(all, notice.origins(0));
   event.mutable_evidence()->set_number(notice.number());
-  const stacks::MergedStacks merged = stacks::MergeStacks(std::move(all));
+  const stacks::MergedStacks merged =
+      stacks::MergeStacks(std::move(all), {notice.origins().begin(), notice.origins().end()});
   // Each line by itself: the log shows a line break within one as text.
   for (const absl::string_view line : absl::StrSplit(merged.log, '\n', absl::SkipEmpty())) spdlog::error("{}", line);
   const std::string path = WriteFile(notice, merged.full);

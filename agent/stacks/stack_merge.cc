@@ -87,14 +87,15 @@ struct Group {
   const ThreadStack* thread = nullptr;  // null: it has no threads any more
 };
 
-// Rarest first.
-std::vector<const Group*> InOrder(const std::map<std::string, Group>& groups) {
+// Those of `origins`, then the rarest first.
+std::vector<const Group*> InOrder(const std::map<std::string, Group>& groups, const std::set<int>& origins) {
   std::vector<const Group*> order;
   for (const auto& [key, group] : groups) order.push_back(&group);
-  std::sort(order.begin(), order.end(), [](const Group* a, const Group* b) {
-    return std::tuple(a->ranks.size(), *a->ranks.begin(), a->threads) <
-           std::tuple(b->ranks.size(), *b->ranks.begin(), b->threads);
-  });
+  const auto place = [&](const Group* group) {
+    const bool others = std::ranges::none_of(group->ranks, [&](int rank) { return origins.contains(rank); });
+    return std::tuple(others, group->ranks.size(), *group->ranks.begin(), group->threads);
+  };
+  std::sort(order.begin(), order.end(), [&](const Group* a, const Group* b) { return place(a) < place(b); });
   return order;
 }
 
@@ -219,7 +220,7 @@ absl::StatusOr<std::vector<RankStacks>> DecodeStacks(const std::string& json) {
   return stacks;
 }
 
-MergedStacks MergeStacks(std::vector<RankStacks> stacks) {
+MergedStacks MergeStacks(std::vector<RankStacks> stacks, const std::set<int>& origins) {
   std::sort(stacks.begin(), stacks.end(), [](const auto& a, const auto& b) { return a.rank < b.rank; });
   std::map<std::string, Group> main_groups;
   std::map<std::string, Group> other_groups;
@@ -241,8 +242,8 @@ MergedStacks MergeStacks(std::vector<RankStacks> stacks) {
   }
 
   MergedStacks merged;
-  const std::vector<const Group*> main_order = InOrder(main_groups);
-  const std::vector<const Group*> other_order = InOrder(other_groups);
+  const std::vector<const Group*> main_order = InOrder(main_groups, origins);
+  const std::vector<const Group*> other_order = InOrder(other_groups, origins);
   merged.title = absl::StrCat("stacks of ", all.size(), all.size() == 1 ? " rank in " : " ranks in ", main_order.size(),
                               main_order.size() == 1 ? " group" : " groups");
   if (main_order.size() > 1) {

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstddef>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -25,8 +26,9 @@ struct MergedStacks {
 };
 
 // Over the ranks of all nodes. Ranks whose main threads have equal stacks (by the names of their functions, Python's
-// where there are some) make a group; the rarest group comes first: in a hang, who is alone is who is waited for. After
-// them the other threads, grouped alike.
-MergedStacks MergeStacks(std::vector<RankStacks> stacks);
+// where there are some) make a group. Those with one of `origins`, of which it is known that the others wait for them,
+// come first, then the rarest group: in a hang, who is alone is who is waited for. After them the other threads, grouped
+// alike.
+MergedStacks MergeStacks(std::vector<RankStacks> stacks, const std::set<int>& origins = {});
 
 }  // namespace taskd::stacks

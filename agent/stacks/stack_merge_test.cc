@@ -35,6 +35,7 @@ TEST(StackJsonTest, ThereAndBack) {
   rank.note = "a note";
   rank.threads[0].wchan = "futex_wait";
   rank.threads[0].note = "another";
+  rank.threads[0].script = "main (t.py:12)";
   absl::StatusOr<std::vector<RankStacks>> read = DecodeStacks(EncodeStacks({rank}));
   ASSERT_TRUE(read.ok()) << read.status();
   ASSERT_THAT(*read, SizeIs(1));
@@ -44,8 +45,8 @@ TEST(StackJsonTest, ThereAndBack) {
   ASSERT_THAT(copy.threads, SizeIs(1));
   const ThreadStack& a = copy.threads[0];
   const ThreadStack& b = rank.threads[0];
-  EXPECT_EQ(std::tie(a.tid, a.name, a.state, a.wchan, a.syscall, a.python, a.native, a.note),
-            std::tie(b.tid, b.name, b.state, b.wchan, b.syscall, b.python, b.native, b.note));
+  EXPECT_EQ(std::tie(a.tid, a.name, a.state, a.wchan, a.syscall, a.python, a.script, a.native, a.note),
+            std::tie(b.tid, b.name, b.state, b.wchan, b.syscall, b.python, b.script, b.native, b.note));
 }
 
 TEST(StackJsonTest, KeepsToItsSize) {
@@ -170,6 +171,14 @@ TEST(MergeTest, OneFrameDoesNotFillTheLog) {
   EXPECT_LE(merged.log.size(), kMaxLogStackBytes);
   EXPECT_LT(merged.title.size(), 1000u);
   EXPECT_THAT(merged.log, HasSubstr("g (a.py:1)"));
+}
+
+TEST(MergeTest, WhoIsWaitedForIsTheTitleByTheUsersScript) {
+  RankStacks victim = Rank(0, {"backward (__init__.py:197)", "main (t.py:11)"});
+  RankStacks origin = Rank(1, {"select (selectors.py:415)", "main (t.py:10)"});
+  victim.threads[0].script = "main (t.py:11)";
+  origin.threads[0].script = "main (t.py:10)";
+  EXPECT_EQ(MergeStacks({victim, origin}, {1}).title, "stacks of 2 ranks in 2 groups; rank 1 in main (t.py:10)");
 }
 
 TEST(MergeTest, Nothing) { EXPECT_EQ(MergeStacks({}).title, "stacks of 0 ranks in 0 groups"); }
