@@ -11,7 +11,8 @@ HangEvidence MergeEvidence(const HangVerdict& verdict, const HangEvidence& evide
   HangEvidence merged = evidence;
   const std::string steps(absl::StripPrefix(verdict.text, "hang: "));
   if (evidence.is_found && (!evidence.origins.empty() || verdict.origins.empty())) {
-    merged.text = absl::StrCat("hang: ", evidence.text, "; ", steps);
+    const absl::string_view without_cause = absl::StripPrefix(steps, absl::StrCat(verdict.cause, "; "));
+    merged.text = absl::StrCat("hang: ", evidence.text, "; ", without_cause);
     return merged;
   }
   if (evidence.is_found) merged.notes.insert(merged.notes.begin(), evidence.text);

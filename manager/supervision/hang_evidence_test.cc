@@ -1,5 +1,6 @@
 #include "manager/supervision/hang_evidence.h"
 
+#include "absl/strings/str_cat.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 
@@ -80,6 +81,8 @@ TEST(MergeEvidenceTest, AnOriginByOpenRangesStandsSomewhere) {
   verdict.origins = {1};
   verdict.operation = "all_reduce";
   verdict.since_ns = 7;
+  verdict.cause = "rank 1 is in its data loader, in step 3, and 3 ranks wait in all_reduce";
+  verdict.text = absl::StrCat("hang: ", verdict.cause, "; no rank has ended a step for 40 s");
   const HangFrames frames{{"select (selectors.py:415)", "main (t.py:12)"}, "main (t.py:12)"};
   const HangEvidence answer = MergeEvidence(verdict, {}, frames);
   EXPECT_THAT(answer.origins, ElementsAre(1));
@@ -87,7 +90,12 @@ TEST(MergeEvidenceTest, AnOriginByOpenRangesStandsSomewhere) {
   EXPECT_EQ(answer.operation, "all_reduce");
   EXPECT_EQ(answer.since_ns, 7u);
   EXPECT_THAT(answer.frames, ElementsAre("select (selectors.py:415)", "main (t.py:12)"));
-  EXPECT_EQ(answer.text, "hang: rank 1 stands at main (t.py:12); no rank has ended a step for 40 s");
+  EXPECT_EQ(answer.text,
+            "hang: rank 1 stands at main (t.py:12); rank 1 is in its data loader, in step 3, and 3 ranks wait in "
+            "all_reduce; no rank has ended a step for 40 s");
+  // What a library proves says it better.
+  EXPECT_EQ(MergeEvidence(verdict, Evidence({3}), frames).text,
+            "hang: rank 3 never entered all_reduce; no rank has ended a step for 40 s");
 }
 
 }  // namespace

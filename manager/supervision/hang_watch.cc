@@ -29,9 +29,9 @@ bool IsPatientPhase(const std::array<bool, kNumMarkCounts>& moved) {
 
 std::ptrdiff_t Least(size_t a, size_t b) { return static_cast<std::ptrdiff_t>(std::min(a, b)); }
 
-// `cause`: by the open ranges; empty: they do not say. `behind`: how many ranks are, named or not.
-std::string Text(const HangVerdict& verdict, const std::string& cause, size_t behind) {
-  const std::string begin = absl::StrCat("hang: ", cause, cause.empty() ? "" : "; ");
+// `behind`: how many ranks are, named or not.
+std::string Text(const HangVerdict& verdict, size_t behind) {
+  const std::string begin = absl::StrCat("hang: ", verdict.cause, verdict.cause.empty() ? "" : "; ");
   if (verdict.highest_step < 0) {
     return absl::StrFormat("%sno rank has ended its first step in %.0f s", begin, verdict.idle_s);
   }
@@ -118,7 +118,8 @@ HangVerdict HangWatch::Describe(const std::vector<RankPulse>& ranks, SteadyTime 
                          origin.ranks.begin() + Least(origin.ranks.size(), HangVerdict::kMaxBehind));
   verdict.operation = std::move(origin.operation);
   verdict.since_ns = origin.since_ns;
-  verdict.text = Text(verdict, origin.text, behind.size());
+  verdict.cause = std::move(origin.text);
+  verdict.text = Text(verdict, behind.size());
   return verdict;
 }
 
@@ -185,6 +186,8 @@ HangWatch::Changes HangWatch::TakePulses(const std::vector<RankPulse>& ranks, bo
       ++changes.renewed;
     } else if (!IsFarAhead(rank.step, of_most)) {
       changes.Add(before, rank);
+      constexpr auto kStep = static_cast<size_t>(SwitchKind::kStep);
+      if (reached_ < 0) changes.begun.push_back(static_cast<int64_t>(rank.marks[kStep] - before.marks[kStep]));
     }
     before = rank;
   });
@@ -208,7 +211,8 @@ void HangWatch::CountSteps(const std::vector<RankPulse>& ranks, SteadyTime now, 
   reached_ = StepOfMost(std::move(steps)) - 1;
   changes.learned = changes.learned && reached_ >= 0;
   if (changes.learned || (before < 0 && reached_ >= 0)) {
-    changes.steps_ended = 1;
+    // Between two looks there may have been many. The newest has begun only.
+    changes.steps_ended = std::max<int64_t>(1, LowerMedian(changes.begun) - 1);
   } else if (before >= 0 && reached_ > before) {
     changes.steps_ended = reached_ - before;
   }
@@ -237,7 +241,7 @@ void HangWatch::Changes::Add(const RankPulse& before, const RankPulse& now) {
 void HangWatch::LearnSteps(const Changes& changes, Seconds idle) {
   if (changes.steps_ended == 0) return;
   // The longer of what the ranks measured and what went by between their steps. Not the first one: it compiles.
-  if (ended_steps_ > 0 || changes.learned) {
+  if (ended_steps_ > 0 || changes.learned || changes.steps_ended > 1) {
     const bool between = changes.stepped && ended_steps_ > 0;
     const double between_s = between ? idle.count() / static_cast<double>(changes.steps_ended) : 0;
     step_s_.push_back(std::max(changes.step_ms / 1000, between_s));

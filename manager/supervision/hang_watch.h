@@ -57,7 +57,8 @@ struct HangVerdict {
   std::string operation;     // in which they wait; empty: unknown
   uint64_t since_ns = 0;     // Unix, since when the first origin is in its phase; 0: unknown
   int ranks = 0;             // that live
-  std::string text;          // one line
+  std::string cause;         // who is where, by the open ranges; empty: they do not tell
+  std::string text;          // one line: the cause, and what the steps show
 
   static constexpr size_t kMaxBehind = 64;
 };
@@ -88,15 +89,16 @@ class HangWatch {
 
   // What ranks have done since the last Update.
   struct Changes {
-    size_t renewed = 0;        // ranks that are other processes
-    bool learned = false;      // most ranks are new to us and have ended steps before
-    bool stepped = false;      // some rank has ended a step
-    bool marked = false;       // some rank has made a mark, of a kind that `moved` names where it is written
-    size_t users_of_cpu = 0;   // ranks that have used it outside of a communication
-    std::vector<int> workers;  // those, and ranks that have read or written
-    bool io = false;           // some have read or written
-    int64_t steps_ended = 0;   // by most ranks
-    double step_ms = 0;        // the median of their newest steps
+    size_t renewed = 0;          // ranks that are other processes
+    bool learned = false;        // most ranks are new to us and have ended steps before
+    bool stepped = false;        // some rank has ended a step
+    bool marked = false;         // some rank has made a mark, of a kind that `moved` names where it is written
+    size_t users_of_cpu = 0;     // ranks that have used it outside of a communication
+    std::vector<int> workers;    // those, and ranks that have read or written
+    bool io = false;             // some have read or written
+    int64_t steps_ended = 0;     // by most ranks
+    std::vector<int64_t> begun;  // steps, by each rank; before most have ended one
+    double step_ms = 0;          // the median of their newest steps
     std::array<bool, kNumMarkCounts> moved{};
 
     void Add(const RankPulse& before, const RankPulse& now);

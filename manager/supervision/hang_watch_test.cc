@@ -390,6 +390,18 @@ TEST_F(HangWatchTest, WhatTheRingsShowCounts) {
   EXPECT_EQ(SecondsToVerdict(100), 30);
 }
 
+// They took less than a second together.
+TEST_F(HangWatchTest, ManyFirstStepsBetweenTwoLooksAreEnough) {
+  Look();
+  for (RankPulse& rank : ranks_) {
+    rank.step = 49;
+    rank.step_ms = 7;
+    rank.marks[static_cast<int>(SwitchKind::kStep)] += 51;
+  }
+  Look();
+  EXPECT_EQ(SecondsToVerdict(2000), 30);
+}
+
 class WorkingRanksTest : public HangWatchTest {
  protected:
   // Seconds until the verdict, while the first `ranks` work.
