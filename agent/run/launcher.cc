@@ -81,6 +81,8 @@ class Launcher {
   LaunchedRanks::Callbacks OfRanks();
   void OnOtherExit(pid_t pid, int wait_status);
   void FindHost();
+  bool IsOneNode() const { return options_.max_nodes == 1 || (options_.task && options_.task->nodes == 1); }
+  void CheckThatRanksGetHere(const std::vector<process::SocketAddress>& addresses);
   void CheckThatThisIsTheMaster();
   void HostAndJoin();
   void ServeRoot();
@@ -238,12 +240,30 @@ void Launcher::FindHost() {
   }
   resolver_.Resolve(endpoint_, [this](absl::StatusOr<std::vector<process::SocketAddress>> addresses) {
     if (phase_ != Phase::kJoining) return;
-    if (process::IsThisMachine(endpoint_.host, addresses.ok() ? *addresses : std::vector<process::SocketAddress>())) {
+    const std::vector<process::SocketAddress> found =
+        addresses.ok() ? *std::move(addresses) : std::vector<process::SocketAddress>();
+    if (process::IsThisMachine(endpoint_.host, found)) {
+      CheckThatRanksGetHere(found);
       HostAndJoin();
     } else {
       Join(endpoint_, false);
     }
   });
+}
+
+// The machine's own name may resolve to nothing here, or to an address that is not here. Ranks, whose master it would be,
+// would try for as long as their time-out.
+void Launcher::CheckThatRanksGetHere(const std::vector<process::SocketAddress>& addresses) {
+  if (endpoint_.host == "localhost" || options_.tiered || process::IsThisMachine("", addresses)) return;
+  if (IsOneNode()) {
+    spdlog::info("{} does not resolve to this machine: ranks get 127.0.0.1 as master", endpoint_.host);
+    endpoint_.host = "127.0.0.1";
+  } else if (addresses.empty()) {
+    spdlog::warn(
+        "{}, the master of the ranks, does not resolve on this machine: name an address, or a name that every node "
+        "resolves",
+        endpoint_.host);
+  }
 }
 
 // A shell may have the variables of a step that was elsewhere. Ranks, which are told the master's name, would not get there.
@@ -260,8 +280,7 @@ void Launcher::CheckThatThisIsTheMaster() {
 void Launcher::HostAndJoin() {
   // A job of one node with a loopback address need not listen on other addresses.
   HostPort listen = endpoint_;
-  const bool one_node = options_.max_nodes == 1 || (options_.task && options_.task->nodes == 1);
-  const bool alone = one_node && IsLoopback(endpoint_);
+  const bool alone = IsOneNode() && IsLoopback(endpoint_);
   if (listen.host == "localhost") listen.host = "127.0.0.1";
   absl::Status status = store_.ListenRoot(listen, !alone);
   for (int next = 1; absl::IsAlreadyExists(status) && next < options_.master_ports; ++next) {
