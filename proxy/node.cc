@@ -1,7 +1,10 @@
 #include "proxy/node.h"
 
 #include <chrono>
+#include <cstdio>
+#include <fstream>
 #include <mutex>
+#include <string>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -16,6 +19,32 @@ namespace {
 // A switch of MSPTI takes some ms.
 constexpr auto kAnswerPollInterval = std::chrono::milliseconds(5);
 constexpr int kMaxRanks = 4096;
+// Marks of a training process that nobody has taken yet; helpers (of loaders, of saving) make few.
+constexpr uint64_t kTrainingBytes = 2048;
+constexpr int kMaxGenerations = 16;
+
+// 0: it is gone, or cannot be seen.
+pid_t ParentOf(pid_t pid) {
+  std::ifstream file(absl::StrCat("/proc/", pid, "/stat"));
+  std::string text;
+  std::getline(file, text);
+  const size_t name_end = text.rfind(')');  // the name may hold anything
+  int parent = 0;
+  return name_end != std::string::npos && std::sscanf(text.c_str() + name_end + 1, " %*c %d", &parent) == 1 ? parent
+                                                                                                            : 0;
+}
+
+// A wrapper that has marked something itself, and has come to no step, is not the rank: the process that it has started is,
+// once that has made marks enough.
+bool TrainsInPlaceOf(const NodeSegment& owner, uint32_t pid, RingSegment& ring) {
+  if (owner.pid == 0 || pid == 0 || owner.counters.step >= 0 || ring.Pending() < kTrainingBytes) return false;
+  pid_t ancestor = static_cast<pid_t>(pid);
+  for (int i = 0; i < kMaxGenerations && ancestor > 1; ++i) {
+    ancestor = ParentOf(ancestor);
+    if (ancestor == static_cast<pid_t>(owner.pid)) return true;
+  }
+  return false;
+}
 
 }  // namespace
 
@@ -129,7 +158,9 @@ absl::StatusOr<uint64_t> Node::Attach(const hello::Hello& hello, UniqueFd fd) {
     return token;
   }
   if (const NodeSegment* owner = node_.OwnerOfRank(hello.rank, hello.pid)) {
-    return SetAside(hello.rank, hello.pid, *owner);
+    if (!TrainsInPlaceOf(*owner, hello.pid, *ring)) return SetAside(hello.rank, hello.pid, *owner);
+    spdlog::info("rank {}: {}, which {} has started, trains in its place", hello.rank, ProcessName(hello.pid),
+                 ProcessName(owner->pid));
   }
   if (node_.ranks.size() >= kMaxRanks && !node_.ranks.contains(hello.rank)) {
     return absl::ResourceExhaustedError(absl::StrCat("this node has ", kMaxRanks, " ranks already"));

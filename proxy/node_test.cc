@@ -302,6 +302,24 @@ hello::Hello HelloFrom(uint32_t pid, int rank) {
   return hello;
 }
 
+// This process is a child of the one that has marked first.
+TEST_F(NodeTest, AChildThatTrainsTakesTheRankOfItsParentThatDoesNot) {
+  node_.SetWanted({kStepOnly, 1});
+  const auto parent = static_cast<uint32_t>(getppid()), child = static_cast<uint32_t>(getpid());
+  FakeSegment of_parent, of_child;
+  ASSERT_TRUE(node_.Attach(HelloFrom(parent, 0), of_parent.Fd()).ok());
+  EXPECT_TRUE(absl::IsAlreadyExists(node_.Attach(HelloFrom(child, 0), of_child.Fd()).status()))
+      << "it has made no marks";
+  const int ring = of_child.AddRing();
+  for (uint64_t i = 0; i < 200; ++i) of_child.Append(ring, {.ticks = 1 + i, .name = "forward"});
+  EXPECT_TRUE(absl::IsAlreadyExists(node_.Attach(HelloFrom(1, 0), of_child.Fd()).status())) << "no child of it";
+  ASSERT_TRUE(node_.Attach(HelloFrom(child, 0), of_child.Fd()).ok());
+  EXPECT_EQ(of_parent.header().gate & ~ring::kGateUndecided, 0u);
+  EXPECT_TRUE(Report(0).attached);
+  EXPECT_TRUE(absl::IsAlreadyExists(node_.Attach(HelloFrom(parent, 0), of_parent.Fd()).status()))
+      << "nor does it come back";
+}
+
 TEST_F(NodeTest, ASecondProcessThatClaimsARankIsSetAside) {
   node_.SetWanted({kStepOnly, 1});
   FakeSegment owned, claimed;
