@@ -25,6 +25,12 @@ kill $manager; wait $manager
 exit $answered
 """
 
+# A job of one node whose endpoint is the machine's own name.
+OWN = """
+unshare --uts sh -c 'hostname "$2" && exec "$1" run --nnodes 1 --rdzv-backend c10d --rdzv-endpoint "$2:$3" --no-python \\
+    sh -c "echo master is \\$MASTER_ADDR"' sh "$1" "$2" "$3"
+"""
+
 
 @pytest.fixture
 def names():
@@ -72,6 +78,16 @@ def test_the_first_dns_server_is_gone(names, script):
 @pytest.mark.root("a network of its own")
 def test_a_name_that_appears_later(names):
     names(JOIN, "late.test", zone={"late.test": "127.0.0.1"}, after_s=5)
+
+
+@pytest.mark.root("a network of its own")
+@pytest.mark.parametrize("hosts, master", [
+    ("127.0.0.1 localhost\n", "127.0.0.1"), ("127.0.0.1 localhost\n192.0.2.77 own-name\n", "127.0.0.1"),
+    ("127.0.0.1 localhost own-name\n", "own-name")], ids=["unknown", "elsewhere", "here"])
+def test_own_name_that_ranks_cannot_reach(names, hosts, master):
+    said = names(OWN, "own-name", hosts=hosts)
+    assert f"master is {master}\n" in said
+    assert ("own-name does not resolve to this machine" in said) == (master != "own-name")
 
 
 def test_the_static_program_needs_no_library():
