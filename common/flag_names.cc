@@ -8,26 +8,28 @@
 namespace taskd {
 namespace {
 
-constinit const std::map<std::string, std::string>* flag_names =
-    nullptr;  // lasts for ever, as threads may log at the end
+// Lasts for ever, as threads may log at the end.
+std::map<std::string, std::string>& FlagNames() {
+  static auto* const names = new std::map<std::string, std::string>;
+  return *names;
+}
 
 bool IsPartOfWord(char c) { return c == '-' || c == '_' || absl::ascii_isalnum(static_cast<unsigned char>(c)); }
 
 }  // namespace
 
-void SetFlagNames(std::map<std::string, std::string> names) {
-  flag_names = new std::map<std::string, std::string>(std::move(names));
-}
+void SetFlagNames(std::map<std::string, std::string> names) { FlagNames() = std::move(names); }
 
 std::string NamedFlags(std::string_view text) {
+  const std::map<std::string, std::string>& names = FlagNames();
   std::string named;
   size_t done = 0;
-  for (size_t at = 0; flag_names != nullptr && (at = text.find("--", at)) != std::string_view::npos;) {
+  for (size_t at = 0; (at = text.find("--", at)) != std::string_view::npos;) {
     size_t end = at + 2;
     while (end < text.size() && IsPartOfWord(text[end])) ++end;
     const bool begins = at == 0 || !IsPartOfWord(text[at - 1]);
-    const auto found = begins ? flag_names->find(std::string(text.substr(at, end - at))) : flag_names->end();
-    if (found != flag_names->end()) {
+    const auto found = begins ? names.find(std::string(text.substr(at, end - at))) : names.end();
+    if (found != names.end()) {
       named.append(text.substr(done, at - done)).append(found->second);
       done = end;
     }
