@@ -384,12 +384,13 @@ TEST_F(WorkerGroupTest, AStoppedRank) {
                    "0.01; done"),
              Shell("trap 'exit 0' TERM; sleep 1000 & kill -STOP $$; wait", 1)});
   AwaitFile("ready");
-  const pid_t pid = group_->pids()[0];
   RunUntil([&] {
-    std::ifstream file("/proc/" + std::to_string(pid) + "/stat");
-    std::string line;
-    std::getline(file, line);
-    return line.find(") T ") != std::string::npos;
+    return std::ranges::all_of(group_->pids(), [](const auto& rank) {
+      std::ifstream file("/proc/" + std::to_string(rank.second) + "/stat");
+      std::string line;
+      std::getline(file, line);
+      return line.find(") T ") != std::string::npos;
+    });
   });
   StopAndWait();
   EXPECT_EQ(Slurp("saved"), "saved\n");
