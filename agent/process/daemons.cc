@@ -116,7 +116,7 @@ bool TakeName(std::string_view name, UniqueFd& taken) {
   return bind(taken.get(), reinterpret_cast<sockaddr*>(&address), length) == 0 || errno != EADDRINUSE;
 }
 
-// A signal waits that ends this process: for who blocks it and handles it later.
+// Whether a signal that ends this process is pending: the launcher blocks these and handles them in its loop.
 bool EndIsAsked() {
   sigset_t pending;
   if (sigpending(&pending) != 0) return false;
@@ -141,7 +141,7 @@ HostPort ListenAddress(const HostPort& reached) {
   return {reached.host.find(':') != std::string::npos ? "::" : "0.0.0.0", reached.port};
 }
 
-// Of the proxy that was at this socket: its ranks' folders are there (docs/formats.md). Empty: none, or it has not said.
+// Returns the task in whose folder the proxy at this socket writes, from its state file (docs/formats.md); empty: unknown.
 std::string TaskOfProxy(const std::string& socket) {
   std::ifstream file(absl::StrCat(socket, ".state"));
   const nlohmann::json state = nlohmann::json::parse(file, nullptr, false);
@@ -447,7 +447,7 @@ void Daemons::StartAgain(pid_t pid) {
   for (Daemon* daemon : {&manager_, &proxy_}) {
     if (ending_ || daemon->pid != 0 || daemon->ended_pid != pid) continue;
     daemon->ended_pid = 0;
-    // A task that nobody has named has the folder that the proxy has made for it.
+    // An unnamed task keeps the folder that the first proxy made for it.
     if (daemon == &proxy_ && Variable("MINDX_TASK_ID").empty() && Variable("TASKD_TASK_ID").empty()) {
       proxy_.environment["TASKD_TASK_ID"] = TaskOfProxy(socket_);
     }

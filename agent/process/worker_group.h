@@ -63,7 +63,7 @@ class WorkerGroup {
   virtual void Signal(int signal) = 0;            // to each rank's process, and to none of its children
   // SIGTERM (`first_signal`) to each rank's process alone: its data loaders live while it saves. Once it has ended, what
   // is left of its process group gets the signal, as the program behind a shell script. SIGKILL to all after the grace;
-  // then to whatever they left behind.
+  // then to the processes that they left behind.
   // Without ranks: on_stopped comes soon all the same. A second call with SIGKILL shortens the grace.
   virtual void Stop(int first_signal) = 0;
 };

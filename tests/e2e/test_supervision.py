@@ -235,7 +235,7 @@ def test_who_writes_is_busy_and_who_loads_is_named(stage):
     for name in ("loads2", "writes0"):
         sign(folder, name)
     sign(folder, "hang")
-    time.sleep(30)  # what is put in
+    time.sleep(30)  # twice the floor: a hang would have been reported
     assert launcher.notices.empty() and supervision(manager)["state"] == "running"
     os.remove(os.path.join(folder, "writes0"))
     notice = launcher.notices.get(timeout=deadlines.HANG_S)

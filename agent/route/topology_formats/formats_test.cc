@@ -305,7 +305,7 @@ TEST(FormatsTest, IbnetdiscoverSwitchEnginesAreNoHosts) {
   EXPECT_EQ(Path(topology, "host00"), "S-t0 S-top");
 }
 
-// A second card on another switch is a second rail, whatever stands first in the file.
+// A second card on another switch is a second rail, in any order of the file's entries.
 TEST(FormatsTest, IbnetdiscoverRails) {
   const std::string up = "[7]\t\"S-top\"[1]\n";
   const std::string whole = Fabric(up, up, Spine("top", {"t0", "t1"}));

@@ -27,7 +27,7 @@ struct Line {
 bool IsDocumentEnd(std::string_view text) { return text == "---" || text == "..." || text.starts_with("--- "); }
 bool IsItem(std::string_view text) { return text == "-" || text.starts_with("- "); }
 
-// Where a quoted text at `begin` ends, behind its last quote; npos: it does not.
+// Returns the position behind the closing quote of the text that begins at `begin`; npos: the quote is missing.
 size_t EndOfQuoted(std::string_view text, size_t begin) {
   const char quote = text[begin];
   for (size_t i = begin + 1; i < text.size(); ++i) {
@@ -54,7 +54,7 @@ std::string_view WithoutComment(std::string_view text) {
   return Trim(text);
 }
 
-// Where the key of "key: value" ends; npos: there is none.
+// Returns the end of the key in "key: value"; npos: the line has no key.
 size_t EndOfKey(std::string_view text) {
   size_t from = 0;
   if (!text.empty() && (text[0] == '"' || text[0] == '\'')) from = EndOfQuoted(text, 0);
@@ -102,7 +102,7 @@ class YamlReader {
     return at_ < lines_.size() && failed_.ok() ? &lines_[at_] : nullptr;
   }
 
-  // Nothing is read from then on.
+  // Records the error and ends the reading.
   void Fail(std::string_view why) {
     const Line& line = lines_[std::min(at_, lines_.size() - 1)];
     failed_ = absl::InvalidArgumentError(fmt::format("line {}: {} {}", line.number, Quoted(line.text), why));
@@ -136,7 +136,7 @@ class YamlReader {
         ++at_;
         list.push_back(Below(indent + 1, depth));
       } else {
-        // What stands behind the dash is indented by its column.
+        // The text behind the dash has its own column as indentation.
         line.indent += skipped;
         line.text.remove_prefix(skipped);
         list.push_back(Value(line.indent, depth + 1));
