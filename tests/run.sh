@@ -41,11 +41,12 @@ affected() { tests/affected.py "${since[@]}" "$1"; }
 [ ${#since[@]} -eq 0 ] || affected sources >/dev/null || exit 2
 # Tests that start Python start Debian's, whatever comes first in PATH; they must not leave files in the tree.
 export PYTHONDONTWRITEBYTECODE=1
+export GTEST_BRIEF=1  # failures, not each test that passes
 unset TASKD_SOCKET TASKD_MANAGER TASKD_TOKEN TASKD_JOB MINDX_TASK_ID MINDX_SERVER_IP POD_IP RANK LD_PRELOAD
 
 jobs=$(nproc)
 tests=$((4 * jobs))  # side by side: most of them wait most of the time
-failed=()
+failed=() why=()
 step() { printf '\n== %s (%d:%02d)\n' "$1" $((SECONDS / 60)) $((SECONDS % 60)); }  # when it begins
 failure() { failed+=("$1"); echo "FAILED: $1" >&2; }
 
@@ -104,11 +105,16 @@ run_ctest() {  # run_ctest PRESET CTEST_ARGUMENT...
   shift
   ctest --preset "$preset" --no-tests=error -j "$tests" "$@" >"build/$preset-test.log" 2>&1
 }
+# reasons LOG: the lines of a log that say why a test failed, for the summary.
+reasons() {
+  grep -aE -A4 ': Failure$|: ERROR: |: WARNING: ThreadSanitizer|: runtime error: |^terminate called|^(FAILED|ERROR) |^The following tests F' "$1" |
+    head -n 40
+}
 # One line for all tests of a preset, unless one fails.
 quiet_ctest() {
   run_ctest "$@"
   local code=$?
-  [ $code -eq 0 ] || cat "build/$1-test.log" >&2
+  [ $code -eq 0 ] || { cat "build/$1-test.log" >&2; why+=("$(reasons "build/$1-test.log")"); }
   echo "tests of $1: $(grep -E '^[0-9]+% tests passed' "build/$1-test.log")"
   return $code
 }
@@ -231,6 +237,7 @@ cat build/release-test.log
 if [ $release_code -ne 0 ]; then
   step "second try"
   flaky=$(tests/second_try.sh build/release build/release-test.log) || failure "tests in release"
+  flaky+=$'\n'$(reasons build/release-test.log)
 fi
 # Below its summary ctest names programs that skipped all of their tests.
 ! grep -q '^The following tests did not run' build/release-test.log ||
@@ -238,6 +245,6 @@ fi
 [ -z "$flaky" ] || printf '\n%s\n' "$flaky"
 if [ "${#failed[@]}" -gt 0 ]; then
   printf '\ntests/run.sh: %d part(s) failed:\n' "${#failed[@]}" >&2
-  printf '  %s\n' "${failed[@]}" >&2
+  printf '  %s\n' "${failed[@]}" "${why[@]}" >&2
   exit 1
 fi
