@@ -9,8 +9,6 @@
 #include <cerrno>
 #include <utility>
 
-#include "common/unique_fd.h"
-
 namespace taskd {
 namespace {
 
@@ -30,7 +28,9 @@ void IgnoreStraySignals() {
 
 StopSignal::StopSignal(bool on_stdin_eof) : on_stdin_eof_(on_stdin_eof) {
   sigset_t signals = StopSignals();
-  pthread_sigmask(SIG_BLOCK, &signals, nullptr);
+  signals_.reset(signalfd(-1, &signals, SFD_CLOEXEC));
+  // Without a descriptor the signals keep their default and end the process.
+  if (signals_.valid()) pthread_sigmask(SIG_BLOCK, &signals, nullptr);
   IgnoreStraySignals();
 }
 
@@ -43,13 +43,11 @@ std::string StopSignal::Wait(const std::function<void()>& job_ends) {
   auto tell = [&] {
     if (!std::exchange(told, true)) job_ends();
   };
-  sigset_t signals = StopSignals();
-  UniqueFd signal_fd(signalfd(-1, &signals, SFD_CLOEXEC));
   while (true) {
-    pollfd polls[2] = {{signal_fd.get(), POLLIN, 0}, {on_stdin_eof_ ? STDIN_FILENO : -1, POLLIN, 0}};
+    pollfd polls[2] = {{signals_.get(), POLLIN, 0}, {on_stdin_eof_ ? STDIN_FILENO : -1, POLLIN, 0}};
     if (poll(polls, 2, -1) < 0) continue;
     signalfd_siginfo info;
-    if ((polls[0].revents & POLLIN) != 0 && read(signal_fd.get(), &info, sizeof(info)) == sizeof(info)) {
+    if ((polls[0].revents & POLLIN) != 0 && read(signals_.get(), &info, sizeof(info)) == sizeof(info)) {
       tell();
       if (!on_stdin_eof_) return info.ssi_signo == SIGTERM ? "SIGTERM" : "SIGINT";
     }

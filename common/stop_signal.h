@@ -8,6 +8,8 @@
 #include <functional>
 #include <string>
 
+#include "common/unique_fd.h"
+
 namespace taskd {
 
 // What ends no daemon: SIGPIPE; SIGUSR1, SIGUSR2 and SIGHUP, which schedulers send to every process of a job and mean
@@ -15,7 +17,7 @@ namespace taskd {
 void IgnoreStraySignals();
 
 // Create it before the first thread: SIGTERM and SIGINT are blocked from then on, in threads made later too, and
-// delivered to Wait() alone. IgnoreStraySignals() is done.
+// delivered to Wait() alone, also where the process has no free descriptor by then. IgnoreStraySignals() is done.
 class StopSignal {
  public:
   explicit StopSignal(bool on_stdin_eof);
@@ -29,6 +31,7 @@ class StopSignal {
 
  private:
   const bool on_stdin_eof_;
+  UniqueFd signals_;
 };
 
 }  // namespace taskd
