@@ -6,17 +6,16 @@
 #include <vector>
 
 #include "absl/status/status.h"
+#include "common/atomic_file.h"
 
 namespace taskd {
 
-// Between two names a signal may end the process: block signals around the commit where that must not be.
+// Files that are not committed are removed with the set. Between two names a signal may end the process: block signals around the commit where that must not be.
 class FileSet {
  public:
   FileSet() = default;
   FileSet(const FileSet&) = delete;
   FileSet& operator=(const FileSet&) = delete;
-  // What is not committed is removed.
-  ~FileSet();
 
   // Writes `content` to the disk beside `path`, under a name that begins with a dot. UNAVAILABLE: path and reason.
   absl::Status Add(const std::string& path, std::string_view content);
@@ -25,11 +24,7 @@ class FileSet {
   absl::Status Commit();
 
  private:
-  struct File {
-    std::string path;
-    std::string temporary;
-  };
-  std::vector<File> files_;
+  std::vector<FreshFile> files_;
 };
 
 }  // namespace taskd

@@ -25,6 +25,8 @@
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/time/time.h"
+#include "common/atomic_file.h"
+#include "common/files.h"
 #include "common/runtime_dir.h"
 #include "nlohmann/json.hpp"
 #include "taskd/own_user.h"
@@ -34,7 +36,7 @@ namespace {
 
 constexpr char kFolder[] = "jobs";
 constexpr char kSuffix[] = ".json";
-constexpr off_t kMaxBytes = 64 * 1024;
+constexpr size_t kMaxBytes = 64 * 1024;
 constexpr time_t kYoungS = 60;  // what is being written is not yet locked
 
 struct DirCloser {
@@ -128,25 +130,6 @@ std::optional<JobFile> FromJson(const std::string& text) {
   }
 }
 
-bool WriteAll(int fd, std::string_view data) {
-  while (!data.empty()) {
-    const ssize_t written = write(fd, data.data(), data.size());
-    if (written >= 0) {
-      data.remove_prefix(static_cast<size_t>(written));
-    } else if (errno != EINTR) {
-      return false;
-    }
-  }
-  return true;
-}
-
-std::string ReadAll(int fd) {
-  std::string text;
-  char buffer[4096];
-  for (ssize_t n = 0; (n = read(fd, buffer, sizeof buffer)) > 0 && text.size() <= kMaxBytes;) text.append(buffer, n);
-  return text;
-}
-
 std::string UniqueName() {
   uint64_t random = 0;
   if (getrandom(&random, sizeof random, 0) != sizeof random) random = static_cast<uint64_t>(time(nullptr));
@@ -156,21 +139,20 @@ std::string UniqueName() {
 // The job of one file of the folder, if a manager of this user holds it; what none holds any more goes.
 std::optional<JobFile> ReadJob(int folder, const std::string& name) {
   const bool is_temporary = absl::StartsWith(name, ".");
-  if (!absl::EndsWith(name, kSuffix)) return std::nullopt;
-  // Non-blocking: it may be a FIFO.
-  UniqueFd file(openat(folder, name.c_str(), O_RDONLY | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC));
+  if (!is_temporary && !absl::EndsWith(name, kSuffix)) return std::nullopt;
+  absl::StatusOr<UniqueFd> file = OpenFile(name, O_RDONLY, {.folder = folder});
   struct stat info;
-  if (!file.valid() || fstat(file.get(), &info) != 0 || !S_ISREG(info.st_mode) || !IsOwnUser(info.st_uid) ||
-      (info.st_mode & 07777) != 0600) {
+  if (!file.ok() || fstat(file->get(), &info) != 0 || !IsOwnUser(info.st_uid) || (info.st_mode & 07777) != 0600) {
     return std::nullopt;
   }
   if (is_temporary && info.st_mtime > time(nullptr) - kYoungS) return std::nullopt;
-  if (flock(file.get(), LOCK_SH | LOCK_NB) == 0) {
+  if (flock(file->get(), LOCK_SH | LOCK_NB) == 0) {
     unlinkat(folder, name.c_str(), 0);
     return std::nullopt;
   }
-  if (errno != EWOULDBLOCK || is_temporary || info.st_size > kMaxBytes) return std::nullopt;
-  return FromJson(ReadAll(file.get()));
+  if (errno != EWOULDBLOCK || is_temporary) return std::nullopt;
+  absl::StatusOr<std::string> text = ReadOpened(file->get(), kMaxBytes, name);
+  return text.ok() ? FromJson(*text) : std::nullopt;
 }
 
 absl::StatusOr<std::vector<JobFile>> JobsIn(const std::string& path) {
@@ -232,18 +214,19 @@ absl::StatusOr<std::unique_ptr<JobFileHandle>> JobFileHandle::Write(const JobFil
   absl::StatusOr<UniqueFd> folder = OpenOwnDir(*path, true);
   if (!folder.ok()) return folder.status();
   const std::string name = UniqueName();
-  const std::string temporary = absl::StrCat(".", name);
   const std::string full = absl::StrCat(*path, "/", name);
-  UniqueFd file(openat(folder->get(), temporary.c_str(), O_RDWR | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, 0600));
+  absl::StatusOr<FreshFile> file = FreshFile::Create(folder->get(), name, 0600, full);
+  absl::Status status = file.status();
   // Locked before it has its name: a file with a name and no lock is stale.
-  if (!file.valid() || fchmod(file.get(), 0600) != 0 || flock(file.get(), LOCK_EX | LOCK_NB) != 0 ||
-      !WriteAll(file.get(), ToJson(job)) ||
-      renameat(folder->get(), temporary.c_str(), folder->get(), name.c_str()) != 0) {
-    const std::string reason = strerror(errno);
-    unlinkat(folder->get(), temporary.c_str(), 0);
-    return absl::UnavailableError(absl::StrCat("job file ", full, " cannot be written: ", reason));
+  if (status.ok() && (fchmod(file->fd(), 0600) != 0 || flock(file->fd(), LOCK_EX | LOCK_NB) != 0)) {
+    status = absl::UnavailableError(absl::StrCat(full, ": ", strerror(errno)));
   }
-  return std::unique_ptr<JobFileHandle>(new JobFileHandle(*std::move(folder), std::move(file), name, full));
+  if (status.ok()) status = file->Write(ToJson(job));
+  if (status.ok()) status = file->Commit();
+  if (!status.ok()) {
+    return absl::UnavailableError(absl::StrCat("the job file cannot be written: ", status.message()));
+  }
+  return std::unique_ptr<JobFileHandle>(new JobFileHandle(*std::move(folder), file->TakeFile(), name, full));
 }
 
 absl::StatusOr<std::vector<JobFile>> ListJobs() {
