@@ -1,13 +1,14 @@
 """parallel_group.json: what it says and where it goes."""
 import json
 import os
+import socket
 import sys
 
 import pytest
 
 from deadlines import wait_until
 from needs import needs_torch
-from taskd.python.utils import atomic_file
+from taskd.python.utils import files
 from taskd.torch import _groups
 
 pytestmark = needs_torch
@@ -72,14 +73,90 @@ def test_a_write_that_fails_leaves_the_file_as_it_was(tmp_path):
     _groups.write_file(str(tmp_path), {"default_group": {}})
     with pytest.raises(TypeError):
         _groups.write_file(str(tmp_path), {"default_group": object()})
+    folder = files.open_folder(str(tmp_path))
     with pytest.raises(UnicodeEncodeError):
-        atomic_file.write_file(str(tmp_path / "parallel_group.json"), "\ud800")
+        files.replace_file(folder, "parallel_group.json", "\ud800")
     assert os.listdir(tmp_path) == ["parallel_group.json"]
     assert groups(tmp_path / "parallel_group.json") == {"default_group": {}}
     os.mkdir(tmp_path / "folder")
     with pytest.raises(IsADirectoryError):
-        atomic_file.write_file(str(tmp_path / "folder"), "text")
+        files.replace_file(folder, "folder", "text")
+    os.close(folder)
     assert sorted(os.listdir(tmp_path)) == ["folder", "parallel_group.json"]
+
+
+@pytest.mark.parametrize("link", ["task", "task/0"])
+def test_a_link_on_the_way_is_not_followed(tmp_path, link):
+    (tmp_path / "elsewhere" / "0").mkdir(parents=True)
+    (tmp_path / link).parent.mkdir(exist_ok=True)
+    (tmp_path / link).symlink_to(tmp_path / "elsewhere")
+    with pytest.raises(OSError):
+        _groups.write_file(str(tmp_path / "task" / "0"), {})
+    assert os.listdir(tmp_path / "elsewhere") == ["0"] and os.listdir(tmp_path / "elsewhere" / "0") == []
+
+
+def test_a_link_at_the_fresh_name_is_not_followed(tmp_path, monkeypatch):
+    (tmp_path / "checkpoint").write_text("weights")
+    monkeypatch.setattr(os, "urandom", bytes)
+    (tmp_path / f".parallel_group.json.{os.getpid()}-{'00' * 8}.new").symlink_to(tmp_path / "checkpoint")
+    with pytest.raises(FileExistsError):
+        _groups.write_file(str(tmp_path), {})
+    assert (tmp_path / "checkpoint").read_text() == "weights"
+
+
+def play_proxy(world, state):
+    """A socket that listens, and a state file beside it."""
+    listener = socket.socket(socket.AF_UNIX)
+    listener.bind(world.socket)
+    listener.listen()
+    with open(world.socket + ".state", "w", encoding="utf-8") as file:
+        json.dump(state, file)
+    return listener
+
+
+def put_pipe(path):
+    os.mkfifo(path)
+
+
+def put_zeros(path):
+    os.symlink("/dev/zero", path)
+
+
+def put_link(path):
+    os.rename(path + ".real", path + ".target")
+    os.symlink(path + ".target", path)
+
+
+def put_much(path):
+    with open(path, "w", encoding="utf-8") as file:
+        json.dump({"rank_folders": "/tmp/thief", "more": "x" * 8192}, file)
+
+
+def put_deep(path):
+    with open(path, "w", encoding="utf-8") as file:
+        file.write("[" * 8000)
+
+
+@pytest.mark.parametrize("put", [put_pipe, put_zeros, put_link, put_much, put_deep])
+def test_a_state_file_that_is_none_is_not_read(world, monkeypatch, put):
+    """A pipe would hold the thread, a device without an end would fill the memory."""
+    monkeypatch.setenv("TASKD_SOCKET", world.socket)
+    with play_proxy(world, {"rank_folders": "/tmp/thief"}):
+        assert _groups.folder_to_come(0) == "/tmp/thief/0"
+        os.rename(world.socket + ".state", world.socket + ".state.real")
+        put(world.socket + ".state")
+        assert _groups.folder_to_come(0) is None
+
+
+def test_a_state_file_is_believed_only_while_the_proxy_answers(world, monkeypatch):
+    monkeypatch.setenv("TASKD_SOCKET", world.socket)
+    with play_proxy(world, {"rank_folders": "/tmp/thief"}):
+        assert _groups.folder_to_come(0) == "/tmp/thief/0"
+        os.chmod(world.folder, 0o777)
+        assert _groups.folder_to_come(0) is None, "others could have written it"
+        os.chmod(world.folder, 0o700)
+        assert _groups.folder_to_come(0) == "/tmp/thief/0"
+    assert _groups.folder_to_come(0) is None, "the proxy is gone"
 
 
 def test_the_proxy_says_where(world, free_port):
@@ -87,8 +164,7 @@ def test_the_proxy_says_where(world, free_port):
     ranks = start(world, free_port)
     wait_until(lambda: world.output().count("UP") == 2, "both ranks are up", 60)
     folders = world.path("proxy.sock.ranks")
-    with open(world.socket + ".state", "w", encoding="utf-8") as state:
-        json.dump({"task_folder": "default_task_id_1700000000_host_1", "rank_folders": folders}, state)
+    listener = play_proxy(world, {"task_folder": "default_task_id_1700000000_host_1", "rank_folders": folders})
     # Nor the folder of another job that begins meanwhile.
     other = os.path.join(world.path("profiling"), "default_task_id_1700000000", "0")
     os.makedirs(other)
@@ -96,6 +172,7 @@ def test_the_proxy_says_where(world, free_port):
         os.makedirs(os.path.join(folders, str(rank)))
     paths = [os.path.join(folders, str(r), "parallel_group.json") for r in (0, 1)]
     wait_until(lambda: len(groups(paths[0])) == 2 and len(groups(paths[1])) == 3, "both files are complete")
+    listener.close()
     assert os.listdir(other) == []
     assert all(r.poll() is None for r in ranks)
 
@@ -193,14 +270,15 @@ while not os.path.exists("profiling/job-1/0/parallel_group.json"):
 def test_dump_group_info_without_a_base(world, free_port, base, told):
     """contract: §4.8, the default is the profiling folder; a base that does not exist is the default, with a warning."""
     if told:  # the proxy has taken another folder, and has not met the rank yet
-        with open(world.socket + ".state", "w", encoding="utf-8") as state:
-            json.dump({"rank_folders": world.path("elsewhere/job-1")}, state)
+        listener = play_proxy(world, {"rank_folders": world.path("elsewhere/job-1")})
     output = dump(world, free_port, "for _ in range(3): dump_group_info()", MINDX_TASK_ID="job-1",
                   **({} if base is None else {"GROUP_BASE_DIR": base}))
     folder = ("elsewhere" if told else "profiling") + "/job-1/0"
     assert written(world) == {folder: ["parallel_group.json"]}
     assert groups(world.path(folder + "/parallel_group.json")) == ALONE
     assert ("/nonexistent" in output) == (base == "/nonexistent"), output
+    if told:
+        listener.close()
 
 
 def test_dump_group_info_and_taskd_torch_write_one_file(world, free_port):

@@ -4,14 +4,18 @@ import os
 
 
 def is_own_user(uid):
-    return uid == os.geteuid() and not _is_unmapped(uid)
+    return uid == os.geteuid() and not is_unmapped(uid)
+
+
+def is_root(uid):
+    return uid == 0 and not is_unmapped(uid)
 
 
 def is_own_user_or_root(uid):
-    return is_own_user(uid) or (uid == 0 and not _is_unmapped(uid))
+    return is_own_user(uid) or is_root(uid)
 
 
-def _is_unmapped(uid):
+def is_unmapped(uid):
     """A user namespace shows all whom it does not map as one id."""
     try:
         with open("/proc/sys/kernel/overflowuid", encoding="ascii") as file:

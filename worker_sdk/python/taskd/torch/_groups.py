@@ -13,11 +13,14 @@ import inspect
 import json
 import os
 import re
+import socket
+import struct
 import sys
 import threading
 import time
 
-from taskd.python.utils import atomic_file
+from taskd import _own_user
+from taskd.python.utils import files
 from taskd.python.utils.log import run_log
 from taskd.torch import _patches
 
@@ -37,6 +40,7 @@ _newest = None  # the last snapshot that was not empty
 _writing = {}  # folder: the lock that is held while its file is written
 _ending = False  # the thread begins no file any more
 _LAST_WRITE_S = 1.0
+_MAX_STATE_BYTES = 8192  # as the proxy itself reads it
 
 
 @functools.lru_cache(maxsize=4096)
@@ -217,7 +221,18 @@ def _let_it_finish():
 
 
 def write_file(folder, groups):
-    atomic_file.write_file(os.path.join(folder, FILE_NAME), json.dumps(groups, indent=4))
+    """OSError also where the folder, or the task's folder above it, is a link."""
+    text = json.dumps(groups, indent=4)
+    above, rank = os.path.split(folder)
+    base, task = os.path.split(above)
+    opened = [files.open_folder(base or ".", follow_links=True)]
+    try:
+        for name in (task or ".", rank):
+            opened.append(files.open_folder(name, dir_fd=opened[-1]))
+        files.replace_file(opened[-1], FILE_NAME, text)
+    finally:
+        for one in opened:
+            os.close(one)
 
 
 def rank_folder(rank):
@@ -261,15 +276,35 @@ def folder_to_come(rank):
 
 
 def _folders_of_proxy():
-    """The folder with the ranks' folders, as the proxy of this node has it; None: it has not said."""
+    """The folder with the ranks' folders, as the proxy of this node has it; None: it has not said.
+
+    Anybody may have made the socket's folder below /tmp. So the file is believed only where nobody but this user and root can
+    write to that folder, and only while their proxy answers on the socket: a dead one's file may be of an earlier job.
+    """
     task = os.environ.get("MINDX_TASK_ID") or "default"
     path = os.environ.get("TASKD_SOCKET") or f"/tmp/taskd-{os.geteuid()}/{task}/proxy.sock"
+    folder = None
     try:
-        with open(f"{path}.state", encoding="utf-8") as state:
-            folders = json.load(state).get("rank_folders")
-    except (OSError, ValueError, AttributeError):
+        folder = files.open_own_folder(os.path.dirname(path) or ".")
+        if not _is_own_proxy(path):
+            return None
+        state = files.read_own(f"{os.path.basename(path)}.state", _MAX_STATE_BYTES, dir_fd=folder)
+        folders = json.loads(state).get("rank_folders")
+    except (OSError, ValueError, AttributeError, RecursionError):
         return None
+    finally:
+        if folder is not None:
+            os.close(folder)
     return folders if isinstance(folders, str) and os.path.isabs(folders) else None
+
+
+def _is_own_proxy(path):
+    """Whether a process of this user or root listens on the socket. OSError: nobody does."""
+    with socket.socket(socket.AF_UNIX) as probe:
+        probe.setblocking(False)
+        probe.connect(path)
+        _, user, _ = struct.unpack("iII", probe.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, struct.calcsize("iII")))
+        return _own_user.is_own_user_or_root(user)
 
 
 @functools.lru_cache(maxsize=None)

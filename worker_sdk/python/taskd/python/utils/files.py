@@ -1,0 +1,107 @@
+"""Opens, reads and replaces files at paths that other users can touch. tests/check_files.py refuses open() elsewhere here.
+
+Nothing follows a link at a path's end, waits for a FIFO or uses a device. Everything raises OSError, and takes as long as the
+storage does. common/files.h is the same for TaskD's programs, and common/runtime_dir.h has the rule of folders.
+"""
+import binascii
+import errno
+import os
+import stat
+
+from taskd import _own_user
+
+_NEVER_WAIT = os.O_NOFOLLOW | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC
+_OTHERS_MAY_WRITE = 0o022
+_MAX_NAME = 200  # characters of a name within its fresh name
+
+
+def _refuse(path, why):
+    raise PermissionError(errno.EPERM, why, path)
+
+
+def open_own_folder(path):
+    """The descriptor of a folder that only this user and root can write to, or put another one in place of.
+
+    Leading folders of root's that others cannot write to are taken as they are, with links. From there on no link is followed,
+    and each folder belongs to this user or root and is not writable by others, but for sticky ones such as /tmp on the way.
+    """
+    names = [name for name in os.path.join(os.getcwd(), path).split("/") if name not in ("", ".")]
+    folder, systems, below_shared = None, True, False
+    try:
+        for i, name in enumerate(["/"] + names):
+            is_last = i == len(names)
+            flags = os.O_DIRECTORY | os.O_CLOEXEC | (os.O_RDONLY if is_last else os.O_PATH) | (0 if systems else os.O_NOFOLLOW)
+            above, folder = folder, os.open(name, flags, dir_fd=folder)
+            if above is not None:
+                os.close(above)
+            status = os.fstat(folder)
+            roots = _own_user.is_root(status.st_uid) or (not below_shared and _own_user.is_unmapped(status.st_uid))
+            shared = status.st_mode & _OTHERS_MAY_WRITE
+            may_be_shared = not is_last and (status.st_mode & stat.S_ISVTX or (roots and systems))
+            if not roots and not _own_user.is_own_user(status.st_uid) or shared and not may_be_shared:
+                _refuse(path, f"{name!r} on the way belongs to user {status.st_uid}, mode {status.st_mode & 0o7777:04o}")
+            systems, below_shared = systems and roots and not shared, below_shared or bool(shared)
+        result, folder = folder, None
+        return result
+    finally:
+        if folder is not None:
+            os.close(folder)
+
+
+def open_folder(path, dir_fd=None, follow_links=False):
+    """A descriptor of the folder, whoever it belongs to."""
+    flags = os.O_RDONLY | os.O_DIRECTORY | _NEVER_WAIT
+    return os.open(path, flags & ~os.O_NOFOLLOW if follow_links else flags, dir_fd=dir_fd)
+
+
+def open_regular(path, flags, mode=0o600, dir_fd=None):
+    """The descriptor of a regular file. With O_CREAT in `flags` it is made where it is missing."""
+    file = os.open(path, flags | _NEVER_WAIT, mode, dir_fd=dir_fd)
+    try:
+        if not stat.S_ISREG(os.fstat(file).st_mode):
+            _refuse(path, "is not a regular file")
+    except BaseException:
+        os.close(file)
+        raise
+    return file
+
+
+def read_own(name, max_bytes, dir_fd=None):
+    """The text of a file of this user or root."""
+    file = open_regular(name, os.O_RDONLY, dir_fd=dir_fd)
+    with os.fdopen(file, "rb", buffering=0) as opened:
+        if not _own_user.is_own_user_or_root(os.fstat(file).st_uid):
+            _refuse(name, "belongs to another user")
+        data = b""
+        while len(data) <= max_bytes:
+            piece = opened.read(max_bytes + 1 - len(data))
+            if not piece:
+                return data.decode("utf-8", "replace")
+            data += piece
+    raise OSError(errno.EFBIG, f"is larger than {max_bytes} bytes", name)
+
+
+def replace_file(folder, name, text):
+    """Replaces the file `name` of the folder that the descriptor `folder` stands for.
+
+    A reader finds the old text or the new one, even after the machine has lost its power. On any error the file is as it was,
+    and nothing stays beside it.
+    """
+    data = text.encode("utf-8")
+    fresh = f".{name[:_MAX_NAME]}.{os.getpid()}-{binascii.hexlify(os.urandom(8)).decode()}.new"
+    file = os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_EXCL | _NEVER_WAIT, 0o666, dir_fd=folder)
+    try:
+        try:
+            while data:
+                data = data[os.write(file, data):]
+            os.fsync(file)
+        finally:
+            os.close(file)
+        os.rename(fresh, name, src_dir_fd=folder, dst_dir_fd=folder)
+    except BaseException:
+        os.unlink(fresh, dir_fd=folder)
+        raise
+    try:  # so that the name lasts, too; not every file system can do this with a folder
+        os.fsync(folder)
+    except OSError:
+        pass
