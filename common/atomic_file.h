@@ -38,7 +38,7 @@ class FreshFile {
   void Remove();
   // Writes the folder to the disk, after Commit(): else the name may be the old file's after a crash of the machine.
   absl::Status SyncFolder();
-  // The open file, after Commit(), with its locks.
+  // The open file, with its locks: only Commit(), Remove() and SyncFolder() work after that.
   UniqueFd TakeFile() { return std::move(file_); }
 
  private:

@@ -228,19 +228,34 @@ def test_folder_without_marks(stage, tmp_path, out):
     assert os.listdir(os.path.dirname(out)) == []
 
 
-def test_link_stays_a_link(stage, task, out):
+def test_a_link_is_replaced_and_not_what_it_points_to(stage, task, out):
+    """Anybody may have made a link in /tmp. What nobody could read stays so."""
     two_ranks(task)
     folder = os.path.dirname(out)
-    for target in ("old.json", "new.json"):  # the second is not there yet
+    for target in ("old.json", "new.json"):  # the second is not there
         link = os.path.join(folder, f"to-{target}")
         os.symlink(target, link)
         if target == "old.json":
             with open(os.path.join(folder, target), "w", encoding="utf-8") as file:
                 file.write("old")
+            os.chmod(os.path.join(folder, target), 0o600)
         assert stage.run("trace", "--from", task, "-o", link).returncode == 0
-        assert os.path.islink(link) and not os.path.islink(os.path.join(folder, target))
-        assert check_trace.check(os.path.join(folder, target)).ok
-    assert len(os.listdir(folder)) == 4
+        assert not os.path.islink(link) and os.stat(link).st_mode & 0o777 == 0o600
+        assert check_trace.check(link).ok
+    assert sorted(os.listdir(folder)) == ["old.json", "to-new.json", "to-old.json"]
+    with open(os.path.join(folder, "old.json"), encoding="utf-8") as file:
+        assert file.read() == "old"
+
+
+def test_a_name_of_a_descriptor_is_written_to_as_it_is(stage, task, out):
+    """Also where that is a file: neither the link nor what it points to is replaced."""
+    two_ranks(task)
+    with open(out, "wb") as file:
+        subprocess.run([harness.TASKD, "trace", "--from", task, "-o", f"/dev/fd/{file.fileno()}"], check=True, stdout=subprocess.DEVNULL,
+                       stderr=subprocess.DEVNULL, env=harness.clean_environment(), pass_fds=(file.fileno(),))
+        assert os.fstat(file.fileno()).st_nlink == 1
+    assert check_trace.check(out).ok
+    assert os.listdir(os.path.dirname(out)) == [os.path.basename(out)]
 
 
 def test_no_room_leaves_the_old_file(stage, task, out):

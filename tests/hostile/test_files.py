@@ -28,3 +28,27 @@ echo '{json.dumps({"rank_folders": "/tmp/thief"})}' > {STATE}""")
         proxy.stdin.close()
     assert done.returncode == 0, done.stderr
     assert done.stdout == "None\n"
+
+
+@pytest.fixture
+def marks(host):
+    """A folder of the victim's with a rank's marks, and a file that only the victim can read."""
+    host.sh(VICTIM, """mkdir -p /tmp/marks/task/0 && cd /tmp/marks
+echo '{"Kind":1,"Flag":1,"SourceKind":0,"Timestamp":1745567190000000000,"Id":7,"MsptiObjectId":{"Pt":{"ProcessId":1,"ThreadId":1},'\\
+'"Ds":{"DeviceId":0,"StreamId":0}},"Name":"loss","Domain":"default"}' > task/0/1745567190
+echo kept > mine && chmod 0600 mine""")
+    return "/tmp/marks/task"
+
+
+@pytest.mark.parametrize("put", ["ln -s /tmp/marks/mine /tmp/out", "ln -s /tmp/marks/new /tmp/out", "mkfifo -m 666 /tmp/out"])
+def test_a_result_that_a_stranger_waits_for(host, marks, put):
+    """The kernel follows such a link for nobody in a sticky folder; a program that resolves it itself does. Nor does a
+    stranger's pipe get the result, or hold the command."""
+    host.sh(STRANGER, put)
+    done = host.run(VICTIM, "taskd", "trace", "--from", marks, "-o", "/tmp/out")
+    assert done.returncode == 2 and "belongs to user 2002" in done.stderr, done.stderr
+    assert host.sh(VICTIM, "cat /tmp/marks/mine; stat -c %a /tmp/marks/mine; ls /tmp/marks").split() == ["kept", "600", "mine", "task"]
+    host.sh(VICTIM, "ln -s mine /tmp/marks/link")
+    done = host.run(VICTIM, "taskd", "trace", "--from", marks, "-o", "/tmp/marks/link")
+    assert done.returncode == 0, done.stderr
+    assert host.sh(VICTIM, "cat /tmp/marks/mine; stat -c %F%a /tmp/marks/link").split() == ["kept", "regular", "file600"]
