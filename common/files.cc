@@ -15,6 +15,7 @@ namespace {
 
 constexpr int kNeverWait = O_NONBLOCK | O_NOCTTY | O_CLOEXEC;
 constexpr size_t kMaxSystemBytes = size_t{16} << 20;
+constexpr size_t kSmallBytes = 4096;
 constexpr size_t kPieceBytes = size_t{1} << 16;
 
 std::string Shown(const std::string& path, const FileRules& rules) { return rules.shown.empty() ? path : rules.shown; }
@@ -50,6 +51,21 @@ absl::Status Check(const struct stat& info, int flags, const std::string& shown,
   if (!rules.only_own) return absl::OkStatus();
   if (!IsOwnUserOrRoot(info.st_uid)) return Refused(shown, ForeignOwner(info.st_uid));
   return (info.st_mode & (S_IWGRP | S_IWOTH)) == 0 ? absl::OkStatus() : Refused(shown, "others can write to it");
+}
+
+// Reads up to `max_bytes` from `offset` on. Returns 0, or the error's number.
+int Append(int file, size_t max_bytes, uint64_t offset, std::string* text) {
+  while (text->size() < max_bytes) {
+    const size_t had = text->size();
+    const size_t wanted = std::min(kPieceBytes, max_bytes - had);
+    text->resize(had + wanted);
+    const ssize_t got = ::pread(file, text->data() + had, wanted, static_cast<off_t>(offset + had));
+    const int error = errno;
+    text->resize(had + static_cast<size_t>(std::max<ssize_t>(got, 0)));
+    if (got == 0) return 0;
+    if (got < 0 && error != EINTR) return error;
+  }
+  return 0;
 }
 
 }  // namespace
@@ -115,20 +131,17 @@ absl::StatusOr<std::string> ReadFile(const std::string& path, size_t max_bytes, 
 
 absl::StatusOr<std::string> ReadOpened(int file, size_t max_bytes, const std::string& shown, uint64_t offset) {
   std::string text;
-  while (true) {
-    // A byte more than the limit shows that there is more.
-    const size_t had = text.size();
-    const size_t wanted = std::min(kPieceBytes, max_bytes - had + 1);
-    text.resize(had + wanted);
-    const ssize_t got = ::pread(file, text.data() + had, wanted, static_cast<off_t>(offset + had));
-    const int error = errno;
-    text.resize(had + static_cast<size_t>(std::max<ssize_t>(got, 0)));
-    if (got == 0) return text;
-    if (got < 0 && error != EINTR) return SystemError(shown, error);
-    if (text.size() > max_bytes) {
-      return absl::ResourceExhaustedError(absl::StrCat(shown, ": is larger than ", max_bytes, " bytes"));
-    }
-  }
+  // A byte more than the limit shows that there is more.
+  const int error = Append(file, max_bytes + 1, offset, &text);
+  if (error != 0) return SystemError(shown, error);
+  if (text.size() <= max_bytes) return text;
+  return absl::ResourceExhaustedError(absl::StrCat(shown, ": is larger than ", max_bytes, " bytes"));
+}
+
+std::string ReadSome(int file, size_t max_bytes, uint64_t offset) {
+  std::string text;
+  Append(file, max_bytes, offset, &text);
+  return text;
 }
 
 std::string ReadSystemFile(const std::string& path) {
@@ -136,9 +149,10 @@ std::string ReadSystemFile(const std::string& path) {
   std::string text;
   while (file.valid() && text.size() < kMaxSystemBytes) {
     const size_t had = text.size();
-    text.resize(had + kPieceBytes);
+    const size_t wanted = std::clamp(had, kSmallBytes, kPieceBytes);  // most are small
+    text.resize(had + wanted);
     // read(): not every file of /proc has positions.
-    const ssize_t got = ::read(file.get(), text.data() + had, kPieceBytes);
+    const ssize_t got = ::read(file.get(), text.data() + had, wanted);
     const int error = errno;
     text.resize(had + static_cast<size_t>(std::max<ssize_t>(got, 0)));
     if (got == 0 || (got < 0 && error != EINTR)) break;

@@ -50,6 +50,9 @@ absl::StatusOr<UniqueFd> OpenFolder(const std::string& path, const FileRules& ru
 absl::StatusOr<std::string> ReadFile(const std::string& path, size_t max_bytes, const FileRules& rules = {});
 absl::StatusOr<std::string> ReadOpened(int file, size_t max_bytes, const std::string& shown, uint64_t offset = 0);
 
+// The first `max_bytes` of it from `offset` on, or what can be read.
+std::string ReadSome(int file, size_t max_bytes, uint64_t offset = 0);
+
 // The text of a file that the kernel or root makes: below /proc, /sys and /etc, or below a test's root with such files. Links
 // are followed and no owner is asked for. Empty where it cannot be read; cut after 16 MiB.
 std::string ReadSystemFile(const std::string& path);

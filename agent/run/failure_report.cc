@@ -14,6 +14,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
 #include "absl/time/time.h"
+#include "common/files.h"
 #include "common/printable.h"
 #include "common/ranges_text.h"
 #include "common/unique_fd.h"
@@ -182,17 +183,12 @@ absl::Status WriteErrorFile(const std::string& path, const RankFailure& failure)
   }
   error["message"]["errorCode"] = exit.code;
   // In place: a pod's /dev/termination-log can be written, but not replaced.
-  UniqueFd fd(::open(path.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0666));
-  const std::string text = Dump(error);
-  std::string_view rest = text;
-  int problem = fd.valid() ? 0 : errno;
-  while (problem == 0 && !rest.empty()) {
-    const ssize_t count = ::write(fd.get(), rest.data(), rest.size());
-    if (count < 0 && errno != EINTR) problem = errno;
-    if (count > 0) rest.remove_prefix(static_cast<size_t>(count));
-  }
+  absl::StatusOr<UniqueFd> file = OpenOrCreateFile(path, O_WRONLY, 0666);
+  if (!file.ok()) return absl::UnavailableError(absl::StrCat("error file ", file.status().message()));
+  int problem = ::ftruncate(file->get(), 0) == 0 ? 0 : errno;
+  if (problem == 0) problem = WriteAll(file->get(), Dump(error));
   if (problem == 0) return absl::OkStatus();
-  return absl::UnavailableError(absl::StrCat("error file ", path, " cannot be written: ", ::strerror(problem)));
+  return absl::UnavailableError(absl::StrCat("error file ", path, ": ", ::strerror(problem)));
 }
 
 std::string EncodeExit(const process::WorkerExit& exit) {

@@ -182,6 +182,17 @@ TEST_F(ErrorFileTest, WhereItCannotBeWritten) {
   EXPECT_THAT(std::string(status.message()), AllOf(HasSubstr("/no/such/folder/error.json"), HasSubstr("No such file")));
 }
 
+// Opening the pipe would wait for its reader, and the link leads to another file.
+TEST_F(ErrorFileTest, IsNoPipeAndNoLink) {
+  ASSERT_EQ(mkfifo(path_.c_str(), 0600), 0);
+  EXPECT_THAT(std::string(WriteErrorFile(path_, Failure()).message()), HasSubstr("is not a regular file"));
+  fs::remove(path_);
+  std::ofstream(folder_ + "/checkpoint") << "weights";
+  fs::create_symlink("checkpoint", path_);
+  EXPECT_THAT(std::string(WriteErrorFile(path_, Failure()).message()), HasSubstr("is a symbolic link"));
+  EXPECT_EQ(fs::file_size(folder_ + "/checkpoint"), 7u);
+}
+
 TEST(ExitJsonTest, ThereAndBack) {
   process::WorkerExit exit = Failure().exit;
   exit.signal = 11;

@@ -25,6 +25,7 @@
 #include "common/job_secret.h"
 #include "common/log.h"
 #include "common/realtime.h"
+#include "common/storage_thread.h"
 #include "common/unique_fd.h"
 #include "fmt/format.h"
 
@@ -46,6 +47,7 @@ constexpr int64_t kAllNodesNs = 1'000'000'000;
 constexpr double kKilledS = 2;
 constexpr double kOthersS = 4;
 constexpr double kEndS = 7;
+constexpr std::chrono::milliseconds kLastFiles{1000};  // for the error file, where the storage does not answer
 
 std::string NodeHost(const RunOptions& options) {
   if (!options.local_addr.empty()) return options.local_addr;
@@ -116,7 +118,7 @@ class Launcher {
   void EndWith(int code, std::string line, std::vector<RankFailure> failures = {}, int signal = SIGTERM);
   void Finish();
   void ReportFailures();
-  void LeaveTerminationLog() const;
+  void LeaveTerminationLog();
   void LeaveJobWhenDone();
   void LeaveJob();
   void AwaitProxy();
@@ -130,6 +132,7 @@ class Launcher {
   LauncherObserver& observer_;
   std::string host_;  // this node, as people call it
   HostPort endpoint_;
+  StorageThread files_{kLastFiles};  // this thread obeys signals
   EventLoop loop_;
   std::unique_ptr<process::SignalWatch> signals_;
   process::Resolver resolver_{&loop_};
@@ -566,11 +569,11 @@ void Launcher::AwaitProxy() {
   if (!left_) loop_.RunAfter(kOtherTasksNs, [this] { AwaitProxy(); });
 }
 
-void Launcher::LeaveTerminationLog() const {
+void Launcher::LeaveTerminationLog() {
   const std::string text = TerminationMessage(last_line_, failures_);
   // Who has the error file written there reads JSON.
   const bool is_error_file = !failures_.empty() && ValueOf(environment_, "TORCHELASTIC_ERROR_FILE") == kTerminationLog;
-  if (exit_code_ != 0 && !text.empty() && !is_error_file) WriteTerminationLog(text);
+  if (exit_code_ != 0 && !text.empty() && !is_error_file) files_.Do([text] { WriteTerminationLog(text); });
 }
 
 void Launcher::ReportFailures() {
@@ -587,8 +590,10 @@ void Launcher::ReportFailures() {
   }
   const std::string copy = ValueOf(environment_, "TORCHELASTIC_ERROR_FILE");
   if (copy.empty()) return;
-  absl::Status status = WriteErrorFile(copy, failures_.front());
-  if (!status.ok()) spdlog::warn("{}", status.message());
+  files_.Do([copy, failure = failures_.front()] {
+    absl::Status status = WriteErrorFile(copy, failure);
+    if (!status.ok()) spdlog::warn("{}", status.message());
+  });
 }
 
 // The proxy's last folds are for the manager, which lives as long as any node has not left.

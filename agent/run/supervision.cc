@@ -26,6 +26,7 @@ constexpr int64_t kCollectNs = 1'500'000'000;
 constexpr std::chrono::seconds kGather{5};
 constexpr std::chrono::seconds kAwaitRas{12};  // two answers and what lies between them
 constexpr std::chrono::seconds kAskAgain{1};
+constexpr std::chrono::seconds kWriteFiles{2};  // at the launcher's end
 constexpr size_t kMaxEarly = 256;
 constexpr size_t kMaxFrameBytes = 512;
 
@@ -50,12 +51,35 @@ v1::HangEvidence FramesOf(const std::vector<stacks::RankStacks>& all, int rank) 
   return frames;
 }
 
+// `folder` empty: the runtime folder's. `name`: "hang-<pid>-<number>.txt".
+void WriteStacks(std::string folder, const std::string& name, const std::string& text) {
+  if (folder.empty()) {
+    absl::StatusOr<std::string> own = RuntimeDir("stacks");
+    if (!own.ok()) own = MakeFreshDir();
+    if (!own.ok()) {
+      spdlog::warn("the stacks cannot be written: {}", own.status().message());
+      return;
+    }
+    folder = *std::move(own);
+  }
+  std::error_code error;
+  std::filesystem::create_directories(folder, error);
+  const std::string path = absl::StrCat(folder, "/", name);
+  const absl::Status written = WriteFileAtomically(path, text);
+  if (written.ok()) {
+    spdlog::error("all of the stacks: {}", path);
+  } else {
+    spdlog::warn("the stacks cannot be written to {}", written.message());
+  }
+}
+
 }  // namespace
 
 RunSupervision::RunSupervision(const Options& options)
     : options_(options),
       folder_(MakeFolder(options.stack_folder)),
-      evidence_reader_(options.environment, options.ras) {}
+      evidence_reader_(options.environment, options.ras),
+      files_(kWriteFiles) {}
 
 RunSupervision::~RunSupervision() {
   {
@@ -188,28 +212,6 @@ std::vector<stacks::RankStacks> RunSupervision::Gather(int id, int nodes) {
   return all;
 }
 
-std::string RunSupervision::WriteFile(const v1::HangNotice& notice, const std::string& text) {
-  std::string folder = options_.file_folder;
-  if (folder.empty()) {
-    absl::StatusOr<std::string> own = RuntimeDir("stacks");
-    if (!own.ok()) own = MakeFreshDir();
-    if (!own.ok()) {
-      spdlog::warn("the stacks cannot be written: {}", own.status().message());
-      return "";
-    }
-    folder = *std::move(own);
-  }
-  std::error_code error;
-  std::filesystem::create_directories(folder, error);
-  std::string path = absl::StrCat(folder, "/hang-", getpid(), "-", notice.number(), ".txt");
-  const absl::Status written = WriteFileAtomically(path, absl::StrCat(notice.text(), "\n", text));
-  if (!written.ok()) {
-    spdlog::warn("the stacks cannot be written to {}", written.message());
-    return "";
-  }
-  return path;
-}
-
 void RunSupervision::OnNotice(const v1::HangNotice& notice) {
   spdlog::log(notice.hung() ? spdlog::level::err : spdlog::level::warn, "{}", notice.text());
   {
@@ -293,8 +295,11 @@ void RunSupervision::ReportStacks(const v1::HangNotice& notice) {
       stacks::MergeStacks(std::move(all), {notice.origins().begin(), notice.origins().end()});
   // Each line by itself: the log shows a line break within one as text.
   for (const absl::string_view line : absl::StrSplit(merged.log, '\n', absl::SkipEmpty())) spdlog::error("{}", line);
-  const std::string path = WriteFile(notice, merged.full);
-  if (!path.empty()) spdlog::error("all of the stacks: {}", path);
+  const bool is_taken =
+      files_.Do([folder = options_.file_folder, name = absl::StrCat("hang-", getpid(), "-", notice.number(), ".txt"),
+                 text = absl::StrCat(notice.text(), "\n", merged.full)] { WriteStacks(folder, name, text); });
+  if (!is_taken)
+    spdlog::warn("the stacks are not written to a file: those of earlier hangs still wait for the storage");
   event.set_kind(v1::SupervisionEvent::STACKS);
   event.set_rank(-1);
   event.set_node(-1);

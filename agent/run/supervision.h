@@ -23,6 +23,7 @@
 #include "agent/run/launcher_observer.h"
 #include "agent/run/supervision_client.h"
 #include "agent/stacks/stack_collector.h"
+#include "common/storage_thread.h"
 
 namespace taskd::run {
 
@@ -72,10 +73,9 @@ class RunSupervision {
   void FollowHang(const v1::HangNotice& notice);
   void EndFollowing();
   void ReportEvidence(uint64_t hang, const evidence::Finding& finding);
-  // What all nodes answer, merged, to the log, a file and the manager.
+  // What all nodes answer, merged, to the log, the manager and, without waiting for it, a file.
   void ReportStacks(const v1::HangNotice& notice);
   std::vector<stacks::RankStacks> Gather(int id, int nodes);
-  std::string WriteFile(const v1::HangNotice& notice, const std::string& text);
   void Act(const v1::HangNotice& notice);
   // Waits while ranks are at work, and while the manager cannot be asked. False: the hang is over, or this object ends.
   bool MayAct(uint64_t hang);
@@ -85,6 +85,7 @@ class RunSupervision {
   std::string folder_;
 
   evidence::EvidenceReader evidence_reader_;  // of Look() alone
+  StorageThread files_;
 
   std::mutex control_mutex_;  // guards control_, also while one of its functions runs; never taken under mutex_
   LauncherControl control_;

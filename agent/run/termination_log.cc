@@ -1,15 +1,14 @@
 #include "agent/run/termination_log.h"
 
 #include <fcntl.h>
-#include <sys/stat.h>
 #include <unistd.h>
 
 #include <algorithm>
-#include <cerrno>
 #include <string_view>
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
+#include "common/files.h"
 #include "common/printable.h"
 #include "common/unique_fd.h"
 #include "common/utf8.h"
@@ -73,19 +72,9 @@ std::string TerminationMessage(const std::string& line, const std::vector<RankFa
 }
 
 void WriteTerminationLog(const std::string& text, const std::string& path) {
-  // A pipe or a device of that name must not hold the launcher up, nor a link lead it to another file.
-  UniqueFd fd(::open(path.c_str(), O_WRONLY | O_NONBLOCK | O_NOFOLLOW | O_NOCTTY | O_CLOEXEC));
-  struct stat status {};
-  if (!fd.valid() || ::fstat(fd.get(), &status) != 0 || !S_ISREG(status.st_mode)) return;
-  if (::ftruncate(fd.get(), 0) != 0) return;
-  const std::string kept = CutUtf8(text, kMaxTerminationLogBytes);
-  std::string_view rest = kept;
-  while (!rest.empty()) {
-    const ssize_t count = ::write(fd.get(), rest.data(), rest.size());
-    if (count < 0 && errno == EINTR) continue;
-    if (count <= 0) return;
-    rest.remove_prefix(static_cast<size_t>(count));
-  }
+  absl::StatusOr<UniqueFd> file = OpenFile(path, O_WRONLY);
+  if (!file.ok() || ::ftruncate(file->get(), 0) != 0) return;
+  WriteAll(file->get(), CutUtf8(text, kMaxTerminationLogBytes));
 }
 
 }  // namespace taskd::run

@@ -13,7 +13,6 @@
 #include <cstdlib>
 #include <cstring>
 #include <filesystem>
-#include <fstream>
 #include <iterator>
 #include <optional>
 #include <set>
@@ -28,6 +27,7 @@
 #include "absl/strings/string_view.h"
 #include "agent/stacks/elf_symbols.h"
 #include "agent/stacks/proc_facts.h"
+#include "common/files.h"
 #include "common/runtime_dir.h"
 #include "taskd/own_user.h"
 #include "taskd/stack_dump.h"
@@ -63,13 +63,10 @@ void Pause() {
   nanosleep(&pause, nullptr);
 }
 
+// At most `limit` bytes. Ranks have made the file: it may be anything.
 std::string ReadFrom(const std::string& path, uint64_t offset, size_t limit) {
-  std::ifstream file(path, std::ios::binary);
-  file.seekg(static_cast<std::streamoff>(offset));
-  std::string text(limit, '\0');
-  file.read(text.data(), static_cast<std::streamsize>(limit));
-  text.resize(static_cast<size_t>(std::max<std::streamsize>(0, file.gcount())));
-  return text;
+  absl::StatusOr<UniqueFd> file = OpenFile(path, O_RDONLY);
+  return file.ok() ? ReadSome(file->get(), limit, offset) : "";
 }
 
 uint64_t SizeOf(const std::string& path) {

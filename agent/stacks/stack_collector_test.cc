@@ -176,6 +176,18 @@ TEST_F(StackCollectorTest, PythonInALock) {
   ExpectClean();
 }
 
+// A rank can put anything in the place of its file.
+TEST_F(StackCollectorTest, APipeInPlaceOfPythonsFileHoldsNobody) {
+  const pid_t pid = StartPython("import taskd, time\ntime.sleep(1000)\n", false);
+  WaitInCall(pid, {"clock_nanosleep", "select", "pselect6"});
+  const std::string path = absl::StrCat(folder_, "/", pid, ".py");
+  ASSERT_EQ(unlink(path.c_str()), 0);
+  ASSERT_EQ(mkfifo(path.c_str(), 0600), 0);
+  RankStacks rank = Collect(pid);
+  ASSERT_THAT(rank.threads, SizeIs(1));
+  EXPECT_THAT(rank.threads[0].python, IsEmpty());
+}
+
 TEST_F(StackCollectorTest, PythonWithoutTheLibrary) {
   const pid_t pid = StartPython("import taskd, time\ndef snooze():\n    time.sleep(1000)\nsnooze()\n", false);
   WaitInCall(pid, {"clock_nanosleep", "select", "pselect6"});
