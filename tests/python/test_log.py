@@ -79,6 +79,16 @@ one.write(b"8\\n")
     assert all(os.stat(world.path(f"logs/{name}")).st_mode & 0o777 == 0o400 for name in aside)
 
 
+def test_a_file_that_others_can_write_to_is_refused(world):
+    """In a folder like /tmp another user may have made it, to read what is logged."""
+    os.mkdir(world.path("logs"))
+    world.write("logs/taskd.log", "theirs\n", 0o666)
+    output = world.run("from taskd.python.utils.log import run_log; run_log.warning('secret')", TASKD_LOG_PATH=world.path("logs"))
+    assert "no log file" in output
+    with open(world.path("logs/taskd.log"), encoding="utf-8") as file:
+        assert file.read() == "theirs\n"
+
+
 @pytest.mark.parametrize("link", ["logs", "logs/taskd.log"])
 def test_links_are_refused(world, link):
     """contract: §1.6; upstream refuses them too."""

@@ -29,8 +29,10 @@ def arm():
         if signal.getsignal(number) is not signal.SIG_DFL:
             return False
         path = os.path.join(folder, f"{os.getpid()}.py")
-        flags = os.O_CREAT | os.O_WRONLY | os.O_APPEND | os.O_TRUNC | os.O_CLOEXEC | os.O_NOFOLLOW
-        file = os.fdopen(os.open(path, flags, 0o600), "wb", buffering=0)
+        from taskd.python.utils import files  # most processes have no such folder
+
+        flags = os.O_CREAT | os.O_WRONLY | os.O_APPEND | os.O_TRUNC
+        file = os.fdopen(files.open_regular(path, flags, 0o600), "wb", buffering=0)
         faulthandler.register(number, file=file, all_threads=True, chain=False)
     except (OSError, ValueError, RuntimeError):
         return False

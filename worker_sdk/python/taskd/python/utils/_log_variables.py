@@ -16,6 +16,8 @@ import re
 import threading
 import time
 
+from taskd.python.utils import files
+
 _LEVELS = ("DEBUG", "INFO", "WARNING", "WARN", "ERROR", "CRITICAL", "FATAL")
 _DEFAULT_FOLDER = "taskd_log"
 _FILE_NAME = "taskd.log"
@@ -42,7 +44,8 @@ class LogFile:
         os.makedirs(self.folder, mode=0o750, exist_ok=True)
         if os.path.islink(self.folder):
             raise OSError(f"{self.folder} is a symbolic link")
-        fd = os.open(self.path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK, 0o640)
+        # In a folder that everybody may write to another user may have made it, to read what is logged.
+        fd = files.open_regular(self.path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o640, only_own=True)
         if self._fd is not None:
             os.close(self._fd)
         self._fd = fd

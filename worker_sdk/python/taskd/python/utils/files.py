@@ -54,12 +54,18 @@ def open_folder(path, dir_fd=None, follow_links=False):
     return os.open(path, flags & ~os.O_NOFOLLOW if follow_links else flags, dir_fd=dir_fd)
 
 
-def open_regular(path, flags, mode=0o600, dir_fd=None):
-    """The descriptor of a regular file. With O_CREAT in `flags` it is made where it is missing."""
+def open_regular(path, flags, mode=0o600, dir_fd=None, only_own=False):
+    """The descriptor of a regular file. With O_CREAT in `flags` it is made where it is missing.
+
+    only_own: it belongs to this user or root, and nobody else may write to it.
+    """
     file = os.open(path, flags | _NEVER_WAIT, mode, dir_fd=dir_fd)
     try:
-        if not stat.S_ISREG(os.fstat(file).st_mode):
+        status = os.fstat(file)
+        if not stat.S_ISREG(status.st_mode):
             _refuse(path, "is not a regular file")
+        if only_own and (status.st_mode & _OTHERS_MAY_WRITE or not _own_user.is_own_user_or_root(status.st_uid)):
+            _refuse(path, f"belongs to user {status.st_uid}, mode {status.st_mode & 0o7777:04o}")
     except BaseException:
         os.close(file)
         raise
@@ -67,11 +73,8 @@ def open_regular(path, flags, mode=0o600, dir_fd=None):
 
 
 def read_own(name, max_bytes, dir_fd=None):
-    """The text of a file of this user or root."""
-    file = open_regular(name, os.O_RDONLY, dir_fd=dir_fd)
-    with os.fdopen(file, "rb", buffering=0) as opened:
-        if not _own_user.is_own_user_or_root(os.fstat(file).st_uid):
-            _refuse(name, "belongs to another user")
+    """The text of a file that only this user or root can write to."""
+    with os.fdopen(open_regular(name, os.O_RDONLY, dir_fd=dir_fd, only_own=True), "rb", buffering=0) as opened:
         data = b""
         while len(data) <= max_bytes:
             piece = opened.read(max_bytes + 1 - len(data))
