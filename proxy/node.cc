@@ -54,7 +54,8 @@ Node::Node(Options options, ProfilingDir dir)
 Node::~Node() { (void)Stop(); }
 
 void Node::Start() {
-  AdoptOrphans(options_.socket, node_);
+  SegmentScan scan(SegmentPrefixes(options_.socket));
+  AdoptOrphans(scan, SegmentScan::kEntriesAtOnce, node_);
   drain_.Start();
 }
 

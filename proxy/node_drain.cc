@@ -356,13 +356,15 @@ void NodeDrain::Upkeep(uint64_t now_ns, bool stop_begins) {
   if (stop_begins) {
     for (auto& [number, trouble] : file_trouble_) trouble.retry_ns = 0;
   }
-  if (stop_begins || now_ns - adopted_ns_ > kSecondNs) {
-    AdoptOrphans(options_.socket, node_);
-    adopted_ns_ = now_ns;
-  }
-  if (now_ns - swept_ns_ > 60 * kSecondNs) {
+  if (stop_begins) {
+    orphans_.BeginAnew();
+    AdoptOrphans(orphans_, SegmentScan::kEntriesAtOnce, node_);
+  } else if (orphans_.is_under_way() || now_ns - adopted_ns_ > kSecondNs) {
+    if (!orphans_.is_under_way()) adopted_ns_ = now_ns;
+    AdoptOrphans(orphans_, SegmentScan::kEntriesALook, node_);
+  } else if (strangers_.is_under_way() || now_ns - swept_ns_ > 60 * kSecondNs) {
+    if (!strangers_.is_under_way()) swept_ns_ = now_ns;
     strangers_.Sweep(now_ns);
-    swept_ns_ = now_ns;
   }
   file_threads_.Grow();
 }

@@ -37,7 +37,7 @@ class NodeDrain {
  public:
   // Both outlive this.
   NodeDrain(const NodeOptions& options, NodeRanks* node)
-      : options_(options), node_(*node), strangers_(options.socket) {}
+      : options_(options), node_(*node), orphans_(SegmentPrefixes(options.socket)), strangers_(options.socket) {}
   NodeDrain(const NodeDrain&) = delete;
   NodeDrain& operator=(const NodeDrain&) = delete;
 
@@ -117,6 +117,7 @@ class NodeDrain {
   bool storage_hangs_ = false;
   uint64_t adopted_ns_ = 0;  // when orphans were looked for
   uint64_t swept_ns_ = 0;
+  SegmentScan orphans_;
   StrangerSweeper strangers_;
   absl::Status left_;  // what Wait returns
   FileThreads file_threads_;

@@ -10,6 +10,7 @@
 #include <utility>
 
 #include "absl/status/statusor.h"
+#include "common/files.h"
 #include "common/log.h"
 #include "common/unique_fd.h"
 #include "proxy/ring_segment.h"
@@ -27,13 +28,13 @@ bool Knows(const NodeRanks& node, ino_t inode) {
 }
 
 // The segment if it is ours to read, new, and its process is gone; else null.
-std::unique_ptr<RingSegment> OpenOrphan(const std::string& name, const NodeRanks& node) {
-  UniqueFd fd(open(SegmentPath(name).c_str(), O_RDWR | O_NOFOLLOW | O_CLOEXEC | O_NONBLOCK));
+std::unique_ptr<RingSegment> OpenOrphan(const std::string& name, ino_t inode, const NodeRanks& node) {
+  if (Knows(node, inode)) return nullptr;
+  absl::StatusOr<UniqueFd> fd = OpenFile(SegmentPath(name), O_RDWR);
   struct stat info;
-  if (!fd.valid() || fstat(fd.get(), &info) != 0) return nullptr;
-  if (!IsOwnUserOrRoot(info.st_uid)) return nullptr;
-  if (Knows(node, info.st_ino)) return nullptr;
-  absl::StatusOr<std::unique_ptr<RingSegment>> ring = RingSegment::Open(std::move(fd));
+  if (!fd.ok() || fstat(fd->get(), &info) != 0) return nullptr;
+  if (!IsOwnUserOrRoot(info.st_uid) || Knows(node, info.st_ino)) return nullptr;
+  absl::StatusOr<std::unique_ptr<RingSegment>> ring = RingSegment::Open(*std::move(fd));
   if (!ring.ok()) {
     // Its process may be about to fill it in; one that died before is worth nothing.
     if (time(nullptr) - info.st_mtime > kAbandonedSeconds) UnlinkSegment(name);
@@ -66,10 +67,10 @@ void Adopt(const std::string& name, std::unique_ptr<RingSegment> ring, NodeRanks
 
 }  // namespace
 
-void AdoptOrphans(const std::string& socket, NodeRanks& node) {
-  for (const std::string& name : ListSegments(socket)) {
-    if (std::unique_ptr<RingSegment> ring = OpenOrphan(name, node)) Adopt(name, std::move(ring), node);
-  }
+void AdoptOrphans(SegmentScan& scan, size_t entries, NodeRanks& node) {
+  scan.Look(entries, [&](const std::string& name, const struct stat& info) {
+    if (std::unique_ptr<RingSegment> ring = OpenOrphan(name, info.st_ino, node)) Adopt(name, std::move(ring), node);
+  });
 }
 
 }  // namespace taskd::proxy

@@ -14,22 +14,14 @@
 #include "common/log.h"
 #include "common/unique_fd.h"
 #include "taskd/hello.h"
+#include "taskd/own_user.h"
 
 namespace taskd::proxy {
 namespace {
 
-std::vector<std::string> ListWithPrefixes(const std::vector<std::string>& prefixes) {
-  std::vector<std::string> names;
-  std::unique_ptr<DIR, int (*)(DIR*)> dir(opendir(hello::kSegmentFolder), closedir);
-  if (dir == nullptr) return names;
-  while (const dirent* entry = readdir(dir.get())) {
-    const std::string_view name = entry->d_name;
-    if (std::any_of(prefixes.begin(), prefixes.end(),
-                    [&](const std::string& prefix) { return name.starts_with(prefix); })) {
-      names.emplace_back(name);
-    }
-  }
-  return names;
+bool HasOneOf(const std::vector<std::string>& prefixes, std::string_view name) {
+  return std::any_of(prefixes.begin(), prefixes.end(),
+                     [&](const std::string& prefix) { return name.starts_with(prefix); });
 }
 
 // Its writer's lock is free; false also where that cannot be known.
@@ -43,12 +35,39 @@ bool IsDead(const std::string& name) {
 
 }  // namespace
 
-std::vector<std::string> ListSegments(const std::string& socket) {
+bool SegmentScan::Look(size_t entries,
+                       const std::function<void(const std::string& name, const struct stat& info)>& visit) {
+  if (folder_ == nullptr) folder_.reset(opendir(hello::kSegmentFolder));
+  if (folder_ == nullptr) return true;
+  for (size_t i = 0; i < entries; ++i) {
+    const dirent* entry = readdir(folder_.get());
+    if (entry == nullptr) {
+      folder_.reset();
+      return true;
+    }
+    struct stat info;
+    if (HasOneOf(prefixes_, entry->d_name) &&
+        fstatat(dirfd(folder_.get()), entry->d_name, &info, AT_SYMLINK_NOFOLLOW) == 0 && S_ISREG(info.st_mode) &&
+        IsOwnUserOrRoot(info.st_uid)) {
+      visit(entry->d_name, info);
+    }
+  }
+  return false;
+}
+
+std::vector<std::string> SegmentPrefixes(const std::string& socket) {
   std::vector<std::string> prefixes;
   for (uid_t uid : {geteuid(), uid_t{0}}) {
     prefixes.push_back(absl::StrFormat("taskd-%d-%016x-", uid, hello::HashSocketPath(socket.c_str())));
   }
-  return ListWithPrefixes(prefixes);
+  return prefixes;
+}
+
+std::vector<std::string> ListSegments(const std::string& socket) {
+  std::vector<std::string> names;
+  SegmentScan(SegmentPrefixes(socket))
+      .Look(SegmentScan::kEntriesAtOnce, [&](const std::string& name, const struct stat&) { names.push_back(name); });
+  return names;
 }
 
 std::string SegmentPath(const std::string& name) { return absl::StrCat(hello::kSegmentFolder, "/", name); }
@@ -68,21 +87,22 @@ std::string SegmentNameOf(int fd) {
   return name.find('/') == std::string::npos ? name : std::string();
 }
 
+StrangerSweeper::StrangerSweeper(const std::string& socket)
+    : own_(SegmentPrefixes(socket)), scan_({absl::StrFormat("taskd-%d-", geteuid())}) {}
+
 void StrangerSweeper::Sweep(uint64_t now_monotonic_ns) {
-  const std::vector<std::string> own = ListSegments(socket_);
-  std::map<std::string, uint64_t> dead;
-  for (const std::string& name : ListWithPrefixes({absl::StrFormat("taskd-%d-", geteuid())})) {
-    if (std::find(own.begin(), own.end(), name) != own.end() || !IsDead(name)) continue;
+  const bool was_last = scan_.Look(SegmentScan::kEntriesALook, [&](const std::string& name, const struct stat&) {
+    if (HasOneOf(own_, name) || !IsDead(name)) return;
     auto known = dead_since_ns_.find(name);
     const uint64_t since = known == dead_since_ns_.end() ? now_monotonic_ns : known->second;
     if (now_monotonic_ns - since >= kAbandonedNs) {
       spdlog::info("removing {}: its process has ended and no proxy has come for it", SegmentPath(name));
       UnlinkSegment(name);
     } else {
-      dead[name] = since;
+      still_dead_[name] = since;
     }
-  }
-  dead_since_ns_.swap(dead);
+  });
+  if (was_last) dead_since_ns_ = std::exchange(still_dead_, {});
 }
 
 }  // namespace taskd::proxy

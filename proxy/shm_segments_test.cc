@@ -2,6 +2,7 @@
 
 #include <fcntl.h>
 #include <sys/mman.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include <filesystem>
@@ -17,6 +18,7 @@ namespace {
 
 using ::testing::ElementsAre;
 using ::testing::IsEmpty;
+using ::testing::UnorderedElementsAreArray;
 
 class ShmSegmentsTest : public ::testing::Test {
  protected:
@@ -46,6 +48,37 @@ TEST_F(ShmSegmentsTest, ListsThoseOfItsOwnSocket) {
   std::string name = Make(mine_);
   Make(other_);
   EXPECT_THAT(ListSegments(mine_), ElementsAre(name));
+}
+
+// Another user may have made any number of files: no call looks at all of them.
+TEST_F(ShmSegmentsTest, LooksAtAPartOfTheFolderAtATime) {
+  std::vector<std::string> names, found;
+  for (int i = 0; i < 10; ++i) names.push_back(Make(mine_));
+  SegmentScan scan(SegmentPrefixes(mine_));
+  for (bool done = false; !done;) {
+    const size_t had = found.size();
+    done = scan.Look(3, [&](const std::string& name, const struct stat&) { found.push_back(name); });
+    EXPECT_LE(found.size(), had + 3);
+    EXPECT_NE(scan.is_under_way(), done);
+  }
+  EXPECT_THAT(found, UnorderedElementsAreArray(names));
+  found.clear();
+  EXPECT_TRUE(scan.Look(SegmentScan::kEntriesAtOnce,
+                        [&](const std::string& name, const struct stat&) { found.push_back(name); }));
+  EXPECT_EQ(found.size(), names.size());
+}
+
+// Neither is opened, nor taken for what a proxy left.
+TEST_F(ShmSegmentsTest, WhatIsNoSegmentOfThisUserIsNone) {
+  const std::string prefix = SegmentPrefixes(mine_)[0];
+  names_ = {prefix + "1-link", prefix + "1-pipe", prefix + "1-foreign"};
+  ASSERT_EQ(symlink("/dev/zero", SegmentPath(names_[0]).c_str()), 0);
+  ASSERT_EQ(mkfifo(SegmentPath(names_[1]).c_str(), 0600), 0);
+  if (geteuid() == 0) {
+    UniqueFd fd(open(SegmentPath(names_[2]).c_str(), O_RDWR | O_CREAT | O_EXCL, 0600));
+    ASSERT_EQ(fchown(fd.get(), 2002, 2002), 0);
+  }
+  EXPECT_THAT(ListSegments(mine_), IsEmpty());
 }
 
 TEST_F(ShmSegmentsTest, NamesAnOpenSegment) {
