@@ -17,6 +17,8 @@
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
+#include "absl/strings/strip.h"
+#include "common/files.h"
 #include "common/printable.h"
 #include "common/unique_fd.h"
 
@@ -25,26 +27,13 @@ namespace {
 
 constexpr int kBusyMs = 2000;  // its manager writes
 constexpr size_t kMaxListed = 20;
+constexpr size_t kMaxDatabaseLedgers = 4096;
+constexpr int kOperationsAStep = 10'000;  // of SQLite's virtual machine
+constexpr int kMaxSteps = 5000;           // a second or so; a manager's own takes one
 
-absl::StatusOr<std::string> ReadText(const std::string& path) {
-  const UniqueFd file(open(path.c_str(), O_RDONLY | O_NONBLOCK | O_CLOEXEC));
-  struct stat status;
-  if (file.get() < 0 || fstat(file.get(), &status) != 0) return absl::InvalidArgumentError(strerror(errno));
-  if (!S_ISREG(status.st_mode)) return absl::InvalidArgumentError("it is no plain file");
-  std::string text;
-  char piece[65536];
-  while (text.size() <= ledger::kMaxKeptBytes) {
-    const ssize_t size = read(file.get(), piece, sizeof piece);
-    if (size < 0) return absl::InvalidArgumentError(strerror(errno));
-    if (size == 0) return text;
-    text.append(piece, static_cast<size_t>(size));
-  }
-  return absl::InvalidArgumentError("it is larger than a ledger can be");
-}
-
-absl::StatusOr<ledger::KeptLedger> ReadFile(const std::string& path) {
-  absl::StatusOr<std::string> text = ReadText(path);
-  if (!text.ok()) return text.status();
+absl::StatusOr<ledger::KeptLedger> ReadLedger(const std::string& path) {
+  absl::StatusOr<std::string> text = ReadFile(path, ledger::kMaxKeptBytes, {.shown = "it", .follow_links = true});
+  if (!text.ok()) return absl::InvalidArgumentError(absl::StripPrefix(text.status().message(), "it: "));
   return ledger::ReadKept(*text);
 }
 
@@ -61,7 +50,7 @@ absl::StatusOr<std::vector<LedgerFile>> ListLedgers(const std::string& folder) {
   for (auto entry = std::filesystem::directory_iterator(folder, error);
        !error && entry != std::filesystem::directory_iterator(); entry.increment(error)) {
     const std::string path = entry->path().string();
-    if (absl::EndsWith(path, ledger::kKeptSuffix)) ledgers.push_back({path, ReadFile(path)});
+    if (absl::EndsWith(path, ledger::kKeptSuffix)) ledgers.push_back({path, ReadLedger(path)});
   }
   if (error) return absl::InvalidArgumentError(absl::StrCat(folder, ": ", error.message()));
   if (ledgers.empty()) return absl::InvalidArgumentError(absl::StrCat(folder, ": no ledger is in it"));
@@ -82,14 +71,35 @@ std::string ImmutableUri(const std::string& path) {
   return uri + "?immutable=1";
 }
 
+// The file may be anybody's: a view in place of the table that calls functions, or that never ends. `steps` counts for as long
+// as the database is open.
+void Distrust(sqlite3* db, int* steps) {
+  sqlite3_db_config(db, SQLITE_DBCONFIG_DEFENSIVE, 1, nullptr);
+  sqlite3_db_config(db, SQLITE_DBCONFIG_TRUSTED_SCHEMA, 0, nullptr);
+  sqlite3_limit(db, SQLITE_LIMIT_LENGTH, static_cast<int>(ledger::kMaxKeptBytes) + 1);
+  sqlite3_progress_handler(
+      db, kOperationsAStep, [](void* count) { return ++*static_cast<int*>(count) > kMaxSteps ? 1 : 0; }, steps);
+}
+
+// SQLite opens these by itself, and would wait for a FIFO.
+absl::Status CheckDatabaseFiles(const std::string& path) {
+  for (const char* suffix : {"", "-journal", "-wal", "-shm"}) {
+    const absl::Status good = OpenFile(path + suffix, O_RDONLY).status();
+    if (absl::IsFailedPrecondition(good)) return absl::InvalidArgumentError(good.message());
+  }
+  return absl::OkStatus();
+}
+
 absl::StatusOr<std::vector<LedgerFile>> ReadDatabase(const std::string& path, const std::string& name, int flags) {
   sqlite3* opened = nullptr;
   const int open_code = sqlite3_open_v2(name.c_str(), &opened, flags | SQLITE_OPEN_NOMUTEX, nullptr);
   const std::unique_ptr<sqlite3, decltype(&sqlite3_close)> db(opened, sqlite3_close);
   sqlite3_stmt* prepared = nullptr;
   int code = open_code;
+  int steps = 0;
   if (code == SQLITE_OK) {
     sqlite3_busy_timeout(db.get(), kBusyMs);
+    Distrust(db.get(), &steps);
     code = sqlite3_prepare_v2(db.get(), "SELECT state FROM ledger ORDER BY job, task_id", -1, &prepared, nullptr);
   }
   const std::unique_ptr<sqlite3_stmt, decltype(&sqlite3_finalize)> rows(prepared, sqlite3_finalize);
@@ -98,6 +108,8 @@ absl::StatusOr<std::vector<LedgerFile>> ReadDatabase(const std::string& path, co
   while (code == SQLITE_OK || code == SQLITE_ROW) {
     code = sqlite3_step(rows.get());
     if (code != SQLITE_ROW) break;
+    if (ledgers.size() == kMaxDatabaseLedgers)
+      return absl::InvalidArgumentError(absl::StrCat(path, ": has too many rows"));
     const auto* text = reinterpret_cast<const char*>(sqlite3_column_text(rows.get(), 0));
     const auto size = static_cast<size_t>(sqlite3_column_bytes(rows.get(), 0));
     ledgers.push_back({path, ledger::ReadKept(text == nullptr ? std::string_view() : std::string_view(text, size))});
@@ -113,6 +125,7 @@ absl::StatusOr<std::vector<LedgerFile>> ReadDatabase(const std::string& path, co
 
 // Of a release that kept the ledger in the database.
 absl::StatusOr<std::vector<LedgerFile>> ListDatabaseLedgers(const std::string& path, std::string* note) {
+  if (absl::Status good = CheckDatabaseFiles(path); !good.ok()) return good;
   // Open for writing: where its manager was killed within a change, what the journal has has to be put back first.
   absl::StatusOr<std::vector<LedgerFile>> ledgers = ReadDatabase(path, path, SQLITE_OPEN_READWRITE);
   if (!absl::IsPermissionDenied(ledgers.status()) || access(path.c_str(), R_OK) != 0) return ledgers;

@@ -66,7 +66,7 @@ TEST_F(LedgerFilesTest, WhatCannotBeReadSaysWhy) {
   EXPECT_THAT(Choose("ns/a").status().message(), HasSubstr("a.ledger.json: it is of a later release (schema 9)"));
   std::filesystem::remove(folder_ + "/a.ledger.json");
   ASSERT_EQ(mkfifo((folder_ + "/a.ledger.json").c_str(), 0600), 0);
-  EXPECT_THAT(Choose("").status().message(), HasSubstr("no plain file"));
+  EXPECT_THAT(Choose("").status().message(), HasSubstr("a.ledger.json: is not a regular file"));
 }
 
 TEST_F(LedgerFilesTest, OfAManagersState) {
@@ -91,6 +91,26 @@ TEST_F(LedgerFilesTest, OfAManagersState) {
   ASSERT_EQ(ledgers->size(), 1u);
   EXPECT_EQ((*ledgers)[0].ledger->job, "ns/c");
   EXPECT_EQ(note, "");
+}
+
+// The folder may be another user's. A pipe would hold the command, and a view need not end.
+TEST_F(LedgerFilesTest, ADatabaseThatIsATrap) {
+  const std::string path = folder_ + "/manager.db";
+  std::string note;
+  ASSERT_EQ(mkfifo(path.c_str(), 0600), 0);
+  EXPECT_THAT(ListStateLedgers(folder_, &note).status().message(), HasSubstr("is not a regular file"));
+  std::filesystem::remove(path);
+  sqlite3* db = nullptr;
+  ASSERT_EQ(sqlite3_open(path.c_str(), &db), SQLITE_OK);
+  ASSERT_EQ(sqlite3_exec(db,
+                         "CREATE VIEW ledger AS WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n) "
+                         "SELECT i AS job, i AS task_id, i AS state FROM n WHERE i < 0",
+                         nullptr, nullptr, nullptr),
+            SQLITE_OK);
+  sqlite3_close(db);
+  EXPECT_THAT(ListStateLedgers(folder_, &note).status().message(), HasSubstr("interrupted"));
+  ASSERT_EQ(mkfifo((path + "-journal").c_str(), 0600), 0);
+  EXPECT_THAT(ListStateLedgers(folder_, &note).status().message(), HasSubstr("-journal: is not a regular file"));
 }
 
 // A manager that was killed in the middle of a change leaves a journal that has to be rolled back.
