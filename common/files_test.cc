@@ -13,6 +13,7 @@
 #include <string>
 
 #include "common/atomic_file.h"
+#include "common/log_file.h"
 #include "common/testing/other_user.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
@@ -121,6 +122,17 @@ TEST_F(FilesTest, ReadsWhatTheKernelMakes) {
   EXPECT_THAT(ReadSystemFile("/proc/self/status"), HasSubstr("Name:"));
   EXPECT_EQ(FirstLineOfSystemFile("/proc/self/comm") + "\n", ReadSystemFile("/proc/self/comm"));
   EXPECT_THAT(ReadSystemFile("/proc/self/no such file"), IsEmpty());
+}
+
+// Also without root: what others can write to is as good as theirs.
+TEST_F(FilesTest, ALogIsNotAppendedToAnotherUsersFile) {
+  std::ofstream(folder_ / "a.log") << "theirs\n";
+  ASSERT_EQ(chmod((folder_ / "a.log").c_str(), 0666), 0);
+  const absl::Status written = LogFile(folder_, "a.log").Write("mine\n");
+  EXPECT_THAT(std::string(written.message()), HasSubstr("others can write to it"));
+  EXPECT_EQ(Read("a.log"), "theirs\n");
+  EXPECT_TRUE(LogFile(folder_, "b.log").Write("mine\n").ok());
+  EXPECT_EQ(Read("b.log"), "mine\n");
 }
 
 // A blocking pipe whose reader is slow, and a timer whose signals interrupt the calls.

@@ -16,6 +16,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/time/time.h"
+#include "common/files.h"
 #include "common/line_writer.h"
 #include "common/log_level.h"
 #include "spdlog/sinks/sink.h"
@@ -109,17 +110,15 @@ absl::Status LogFile::Open() {
   std::error_code error;
   std::filesystem::create_directories(path.parent_path(), error);  // what is wrong with it shows at the next step
   if (mkdir(path.c_str(), 0750) != 0 && errno != EEXIST) return Error(path);
-  folder_fd_.reset(open(path.c_str(), O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC));
-  if (!folder_fd_.valid()) return Error(path);
-  // Not to wait for the reader of a FIFO.
-  file_.reset(openat(folder_fd_.get(), name_.c_str(),
-                     O_WRONLY | O_APPEND | O_CREAT | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC, 0640));
-  if (!file_.valid()) return Error(Path());
-  struct stat status;
-  if (fstat(file_.get(), &status) != 0 || !S_ISREG(status.st_mode)) {
-    file_.reset();
-    return absl::InvalidArgumentError(absl::StrCat(Path(), ": is no regular file"));
-  }
+  absl::StatusOr<UniqueFd> folder = OpenFolder(path);
+  if (!folder.ok()) return folder.status();
+  folder_fd_ = *std::move(folder);
+  file_.reset();
+  // In a folder that everybody may write to another user may have made it, to read what is logged.
+  absl::StatusOr<UniqueFd> file = OpenOrCreateFile(name_, O_WRONLY | O_APPEND, 0640,
+                                                   {.folder = folder_fd_.get(), .shown = Path(), .only_own = true});
+  if (!file.ok()) return file.status();
+  file_ = *std::move(file);
   return absl::OkStatus();
 }
 
