@@ -47,12 +47,21 @@ struct Walk {
   std::string path;              // for messages
   bool systems = true;           // part 1 of the rule: a name in it is root's doing
   bool is_below_shared = false;  // strangers could write to a folder above
+  bool is_named = false;         // OpenNamedDir()'s rule
+  bool is_shared = false;        // strangers can write to this one
 };
 
 // Checks what `fd` is, and makes it the walk's folder.
 absl::Status Enter(Walk& walk, UniqueFd fd, bool is_last) {
   struct stat info;
   if (fstat(fd.get(), &info) != 0) return Unusable(walk.path, errno);
+  if (walk.is_named && (is_last || !walk.is_below_shared)) {
+    walk.is_below_shared = (info.st_mode & S_IWOTH) != 0;
+    walk.systems = !walk.is_below_shared;
+    walk.is_shared = walk.is_below_shared;
+    walk.fd = std::move(fd);
+    return absl::OkStatus();
+  }
   // Whom a user namespace does not map, root among them, it shows as one user.
   const bool roots = IsRoot(info.st_uid) || (!walk.is_below_shared && IsUnmappedUser(info.st_uid));
   if (!roots && !IsOwnUser(info.st_uid)) return Broken(walk.path, info);
@@ -61,13 +70,14 @@ absl::Status Enter(Walk& walk, UniqueFd fd, bool is_last) {
   if (shared && !may_be_shared) return Broken(walk.path, info);
   walk.systems = walk.systems && roots && !shared;
   walk.is_below_shared = walk.is_below_shared || shared;
+  walk.is_shared = shared;
   walk.fd = std::move(fd);
   return absl::OkStatus();
 }
 
 absl::Status Descend(Walk& walk, const std::string& name, bool is_last, bool create) {
   absl::StrAppend(&walk.path, walk.path == "/" ? "" : "/", name);
-  if (create && mkdirat(walk.fd.get(), name.c_str(), 0700) != 0 && errno != EEXIST) {
+  if (create && mkdirat(walk.fd.get(), name.c_str(), walk.is_named && !is_last ? 0777 : 0700) != 0 && errno != EEXIST) {
     // In a folder that cannot be written to what is there is still good: EROFS or EACCES may come before EEXIST.
     const int error = errno;
     if (faccessat(walk.fd.get(), name.c_str(), F_OK, AT_SYMLINK_NOFOLLOW) != 0) {
@@ -75,13 +85,13 @@ absl::Status Descend(Walk& walk, const std::string& name, bool is_last, bool cre
     }
   }
   // Folders on the way need not be readable.
-  const int flags = O_DIRECTORY | O_CLOEXEC | (is_last ? O_RDONLY : O_PATH) | (walk.systems ? 0 : O_NOFOLLOW);
+  const bool follows = walk.is_named ? !is_last && !walk.is_shared : walk.systems;
+  const int flags = O_DIRECTORY | O_CLOEXEC | (is_last ? O_RDONLY : O_PATH) | (follows ? 0 : O_NOFOLLOW);
   UniqueFd next(openat(walk.fd.get(), name.c_str(), flags));
   if (!next.valid()) {
     const int error = errno;
     struct stat info;
-    if (fstatat(walk.fd.get(), name.c_str(), &info, AT_SYMLINK_NOFOLLOW) == 0 && S_ISLNK(info.st_mode) &&
-        !walk.systems) {
+    if (fstatat(walk.fd.get(), name.c_str(), &info, AT_SYMLINK_NOFOLLOW) == 0 && S_ISLNK(info.st_mode) && !follows) {
       return absl::InvalidArgumentError(absl::StrCat("folder '", walk.path, "' is a symbolic link of user ",
                                                      info.st_uid, ": none is followed there"));
     }
@@ -149,14 +159,15 @@ absl::StatusOr<std::string> MakeSessionDir() {
 
 }  // namespace
 
-absl::StatusOr<UniqueFd> OpenOwnDir(const std::string& path, bool create) {
+namespace {
+
+absl::StatusOr<UniqueFd> WalkTo(const std::string& path, bool create, Walk walk) {
   std::error_code error;
   const std::string absolute = std::filesystem::absolute(path, error).string();
   if (error || path.empty() || path.find('\0') != std::string::npos) {
     return absl::InvalidArgumentError(absl::StrCat("folder '", path, "': is no path"));
   }
   const std::vector<std::string> names = absl::StrSplit(absolute, '/', absl::SkipEmpty());
-  Walk walk;
   walk.path = "/";
   UniqueFd root(open("/", O_DIRECTORY | O_CLOEXEC | (names.empty() ? O_RDONLY : O_PATH)));
   if (!root.valid()) return Unusable(walk.path, errno);
@@ -166,6 +177,16 @@ absl::StatusOr<UniqueFd> OpenOwnDir(const std::string& path, bool create) {
     if (absl::Status entered = Descend(walk, names[i], i + 1 == names.size(), create); !entered.ok()) return entered;
   }
   return std::move(walk.fd);
+}
+
+}  // namespace
+
+absl::StatusOr<UniqueFd> OpenOwnDir(const std::string& path, bool create) { return WalkTo(path, create, {}); }
+
+absl::StatusOr<UniqueFd> OpenNamedDir(const std::string& path) {
+  Walk walk;
+  walk.is_named = true;
+  return WalkTo(path, true, std::move(walk));
 }
 
 absl::StatusOr<std::string> RuntimeDir(const std::string& below) {

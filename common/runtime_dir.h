@@ -28,6 +28,13 @@ namespace taskd {
 // NOT_FOUND: it, or a folder above it, is missing and not to be made.
 absl::StatusOr<UniqueFd> OpenOwnDir(const std::string& path, bool create);
 
+// Opens a folder that a person named, for state that outlives the process; what is missing is made, the folder itself with mode
+// 0700. The person knows who owns the folders above it (a team's, on shared storage), up to the first that everybody may write
+// to, such as /tmp: anybody may have made what lies below that one, so parents there belong to this user or root, and nobody
+// else can write to them. A link is followed on the way, but not in a folder that others can write to, nor at the end. Who owns
+// the folder itself is for the caller to check. INVALID_ARGUMENT as above.
+absl::StatusOr<UniqueFd> OpenNamedDir(const std::string& path);
+
 // The user's runtime folder, or `below` in it ("jobs", "a/b"), made where missing and checked:
 // "$XDG_RUNTIME_DIR/taskd", else "/run/user/<uid>/taskd", else "/tmp/taskd-<uid>", else, where nothing can be made in
 // /tmp (a read-only root), "/dev/shm/taskd-<uid>". One is passed over

@@ -57,6 +57,25 @@ class RuntimeDirTest : public ::testing::Test {
   std::string root_;
 };
 
+// A person's own choice, a team's folder with a link on the way, is taken; what anybody may have made below /tmp is not.
+TEST_F(RuntimeDirTest, ANamedFolderIsCheckedWhereAnybodyMayWrite) {
+  if (geteuid() != 0) GTEST_SKIP() << "this is not root";
+  EXPECT_TRUE(InOwnMounts([&] {
+    const bool prepared = mkdir("/run/team", 0755) == 0 && chown("/run/team", kStranger, kVictim) == 0 &&
+                          chmod("/run/team", 0775) == 0 && symlink("team", "/run/link") == 0;
+    return prepared &&
+           AsUser(kStranger, [] { return mkdir("/tmp/theirs", 0777) == 0 && chmod("/tmp/theirs", 0777) == 0; }) &&
+           AsUser(kVictim, [] {
+             return mkdir("/tmp/mine", 0700) == 0 && symlink("mine", "/tmp/link") == 0 &&
+                    OpenNamedDir("/run/link/a/ledger").ok() && OpenNamedDir("/tmp/mine/b/ledger").ok() &&
+                    Mode("/tmp/mine/b/ledger") == 0700 && !OpenNamedDir("/tmp/theirs/ledger").ok() &&
+                    access("/tmp/theirs/ledger", F_OK) != 0 && !OpenNamedDir("/tmp/link/ledger").ok() &&
+                    symlink("b/ledger", "/tmp/mine/end") == 0 && !OpenNamedDir("/tmp/mine/end").ok() &&
+                    symlink("b", "/tmp/mine/own") == 0 && OpenNamedDir("/tmp/mine/own/ledger").ok();
+           });
+  }));
+}
+
 TEST_F(RuntimeDirTest, MakesWhatIsMissingForThisUserAlone) {
   absl::StatusOr<UniqueFd> fd = OpenOwnDir(root_ + "/a/b/", true);
   ASSERT_TRUE(fd.ok()) << fd.status();

@@ -9,7 +9,6 @@
 #include <cstring>
 #include <ctime>
 #include <filesystem>
-#include <fstream>
 #include <random>
 #include <utility>
 #include <vector>
@@ -18,9 +17,11 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
 #include "common/atomic_file.h"
+#include "common/files.h"
 #include "common/foreign_owner.h"
 #include "common/log.h"
 #include "common/printable.h"
+#include "common/runtime_dir.h"
 #include "ledger/kept.h"
 #include "taskd/own_user.h"
 
@@ -28,13 +29,6 @@ namespace taskd::manager {
 namespace {
 
 constexpr size_t kMaxLockBytes = 1024;
-
-std::string FirstLine(const std::string& path) {
-  std::ifstream file(path);
-  std::string line;
-  std::getline(file, line);
-  return line;
-}
 
 std::string NewId() {
   std::random_device random;
@@ -44,7 +38,7 @@ std::string NewId() {
 // When it was started, in ticks since the boot: what tells two processes of one number apart. Empty: there is none that
 // runs; one that nobody has waited for yet does not.
 std::string StartOf(int pid) {
-  const std::string line = FirstLine(absl::StrCat("/proc/", pid, "/stat"));
+  const std::string line = FirstLineOfSystemFile(absl::StrCat("/proc/", pid, "/stat"));
   const std::vector<std::string> fields = absl::StrSplit(line.substr(line.rfind(')') + 1), ' ', absl::SkipEmpty());
   return fields.size() > 19 && fields[0] != "Z" && fields[0] != "X" ? fields[19] : "";
 }
@@ -53,7 +47,7 @@ std::string StartOf(int pid) {
 std::string PidsOf() {
   std::error_code error;
   const std::string space = std::filesystem::read_symlink("/proc/self/ns/pid", error).string();
-  return absl::StrCat(FirstLine("/proc/sys/kernel/random/boot_id"), " ", error ? "-" : space);
+  return absl::StrCat(FirstLineOfSystemFile("/proc/sys/kernel/random/boot_id"), " ", error ? "-" : space);
 }
 
 std::string LockText(const std::string& id) {
@@ -97,40 +91,22 @@ absl::Status LedgerFolder::Error(const std::string& name) const {
 
 absl::Status LedgerFolder::OpenFolder() {
   if (folder_.get() >= 0) return absl::OkStatus();
-  const std::filesystem::path parent = std::filesystem::path(path_).parent_path();
-  std::error_code error;
-  if (!parent.empty()) std::filesystem::create_directories(parent, error);
-  if (mkdir(path_.c_str(), 0700) != 0 && errno != EEXIST) {
-    return absl::UnavailableError(absl::StrCat("cannot create ", path_, ": ", strerror(errno)));
-  }
-  UniqueFd folder(open(path_.c_str(), O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC));
+  absl::StatusOr<UniqueFd> folder = OpenNamedDir(path_);
   struct stat status;
-  if (folder.get() < 0 || fstat(folder.get(), &status) != 0) {
-    return absl::UnavailableError(absl::StrCat("cannot open ", path_, " (a link is not followed): ", strerror(errno)));
-  }
+  if (!folder.ok()) return absl::UnavailableError(folder.status().message());
+  if (fstat(folder->get(), &status) != 0) return absl::UnavailableError(absl::StrCat(path_, ": ", strerror(errno)));
   if (absl::Status mine = CheckOwner(path_, status); !mine.ok()) return mine;
-  folder_ = std::move(folder);
+  folder_ = *std::move(folder);
   return absl::OkStatus();
 }
 
 // NOT_FOUND: there is none.
 absl::StatusOr<std::string> LedgerFolder::ReadWhole(const std::string& name) const {
-  const UniqueFd file(openat(folder_.get(), name.c_str(), O_RDONLY | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC));
-  if (file.get() < 0 && errno == ENOENT) return absl::NotFoundError(name);
-  struct stat status;
-  if (file.get() < 0 || fstat(file.get(), &status) != 0) return Error(name);
-  if (!S_ISREG(status.st_mode)) return absl::UnavailableError(absl::StrCat(path_, "/", name, " is no plain file"));
-  if (absl::Status mine = CheckOwner(absl::StrCat(path_, "/", name), status); !mine.ok()) return mine;
-  std::string text;
-  char piece[65536];
-  while (text.size() <= ledger::kMaxKeptBytes) {
-    const ssize_t size = read(file.get(), piece, sizeof piece);
-    if (size < 0 && errno == EINTR) continue;
-    if (size < 0) return Error(name);
-    if (size == 0) return text;
-    text.append(piece, static_cast<size_t>(size));
-  }
-  return absl::UnavailableError(absl::StrCat(path_, "/", name, " is larger than a ledger can be"));
+  absl::StatusOr<std::string> text =
+      ReadFile(name, ledger::kMaxKeptBytes,
+               {.folder = folder_.get(), .shown = absl::StrCat(path_, "/", name), .only_own = true});
+  if (text.ok() || absl::IsNotFound(text.status())) return text;
+  return absl::UnavailableError(text.status().message());
 }
 
 absl::Status LedgerFolder::Replace(const std::string& name, const std::string& text) const {
@@ -159,7 +135,7 @@ bool LedgerFolder::IsDead(const std::string& lock_text) const {
 absl::StatusOr<bool> LedgerFolder::IsStale(std::initializer_list<std::string> names) const {
   // What the file system's clock says now.
   const std::string name = absl::StrCat(lock_name_, ".", id_, ".now");
-  const UniqueFd now(openat(folder_.get(), name.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_NOFOLLOW | O_CLOEXEC, 0600));
+  const UniqueFd now(openat(folder_.get(), name.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, 0600));
   struct stat status;
   if (now.get() < 0 || fstat(now.get(), &status) != 0) return Error(name);
   const int64_t now_s = status.st_mtime;
@@ -197,9 +173,8 @@ absl::Status LedgerFolder::TakeLock() {
   if (guard_ == Guard::kByTheCaller) return absl::OkStatus();
   UniqueFd file(openat(folder_.get(), lock_name_.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, 0600));
   if (file.get() >= 0) {
-    if (write(file.get(), lock_text_.data(), lock_text_.size()) == static_cast<ssize_t>(lock_text_.size())) {
-      return absl::OkStatus();
-    }
+    errno = WriteAll(file.get(), lock_text_);
+    if (errno == 0) return absl::OkStatus();
     const absl::Status status = Error(lock_name_);
     unlinkat(folder_.get(), lock_name_.c_str(), 0);
     return status;

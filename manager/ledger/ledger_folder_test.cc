@@ -245,7 +245,7 @@ TEST_F(LedgerFolderTest, WhatWasKeptStaysWhereTheDiskIsFull) {
 TEST_F(LedgerFolderTest, LinksAndPipesAreNoLedger) {
   { ASSERT_TRUE(Make().Open().ok()); }
   ASSERT_EQ(mkfifo(File(ledger::kKeptSuffix).c_str(), 0600), 0);
-  EXPECT_THAT(Make().Open().status().message(), HasSubstr("is no plain file"));
+  EXPECT_THAT(Make().Open().status().message(), HasSubstr("is not a regular file"));
   ASSERT_EQ(unlink(File(ledger::kKeptSuffix).c_str()), 0);
   ASSERT_EQ(symlink("/etc/passwd", File(ledger::kKeptSuffix).c_str()), 0);
   EXPECT_FALSE(Make().Open().ok());

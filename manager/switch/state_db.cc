@@ -13,6 +13,7 @@
 
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
+#include "common/files.h"
 #include "common/foreign_owner.h"
 #include "common/log.h"
 #include "common/runtime_dir.h"
@@ -198,9 +199,9 @@ absl::Status CheckFile(int folder, const std::string& folder_path, const char* n
 // The folder is ours while the descriptor lives. The file stays: who removed it would have to hold the lock.
 absl::StatusOr<UniqueFd> Lock(int folder, const std::string& folder_path) {
   const std::string path = absl::StrCat(folder_path, "/", kLockFile);
-  UniqueFd file(openat(folder, kLockFile, O_RDWR | O_CREAT | O_NOFOLLOW | O_CLOEXEC, 0600));
-  if (file.get() < 0)
-    return absl::UnavailableError(absl::StrCat("--state-dir: cannot open ", path, ": ", strerror(errno)));
+  absl::StatusOr<UniqueFd> opened = OpenOrCreateFile(kLockFile, O_RDWR, 0600, {.folder = folder, .shown = path});
+  if (!opened.ok()) return absl::UnavailableError(absl::StrCat("--state-dir: cannot open ", opened.status().message()));
+  UniqueFd file = *std::move(opened);
   if (flock(file.get(), LOCK_EX | LOCK_NB) != 0) {
     if (errno != EWOULDBLOCK) {
       return absl::UnavailableError(absl::StrCat("--state-dir: cannot lock ", path, ": ", strerror(errno)));
@@ -223,18 +224,9 @@ absl::StatusOr<UniqueFd> Lock(int folder, const std::string& folder_path) {
 
 // The folder, made where it is missing, and ours alone.
 absl::StatusOr<UniqueFd> OpenFolder(const std::string& folder) {
-  // The parents with the usual mode, the folder itself closed to others from its first moment.
-  std::error_code error;
-  std::filesystem::path parent = std::filesystem::path(folder).parent_path();
-  if (!parent.empty()) std::filesystem::create_directories(parent, error);
-  if (mkdir(folder.c_str(), 0700) != 0 && errno != EEXIST) {
-    return absl::UnavailableError(absl::StrCat("--state-dir: cannot create ", folder, ": ", strerror(errno)));
-  }
-  UniqueFd directory(open(folder.c_str(), O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC));
-  if (directory.get() < 0) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("--state-dir: cannot open ", folder, " (a link is not followed): ", strerror(errno)));
-  }
+  absl::StatusOr<UniqueFd> opened = OpenNamedDir(folder);
+  if (!opened.ok()) return absl::InvalidArgumentError(absl::StrCat("--state-dir: ", opened.status().message()));
+  UniqueFd directory = *std::move(opened);
   struct stat owned;
   if (fstat(directory.get(), &owned) != 0) {
     return absl::UnavailableError(absl::StrCat("--state-dir: ", folder, ": ", strerror(errno)));

@@ -281,7 +281,7 @@ def test_a_ledger_folder_that_is_of_no_use_stops_nothing(stage, shared, trouble)
     if trouble == "a pipe":
         os.unlink(kept)
         os.mkfifo(kept)
-        said = "is no plain file"
+        said = "is not a regular file"
     elif trouble == "others write":
         os.chmod(folder, 0o777)
         said = "others can write to"
