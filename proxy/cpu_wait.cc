@@ -20,7 +20,7 @@ constexpr double kStays = 0.9;  // of what a thread ran, from one look to the ne
 
 // Of the thread whose folder that is.
 std::optional<Schedstat> ReadSchedstat(int tasks, const char* thread) {
-  const UniqueFd file(openat(tasks, absl::StrCat(thread, "/schedstat").c_str(), O_RDONLY | O_CLOEXEC));
+  const UniqueFd file(openat(tasks, absl::StrCat(thread, "/schedstat").c_str(), O_RDONLY | O_NONBLOCK | O_CLOEXEC));
   if (file.get() < 0) return std::nullopt;
   std::array<char, 96> text;
   const ssize_t size = read(file.get(), text.data(), text.size());

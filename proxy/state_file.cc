@@ -1,26 +1,24 @@
 #include "proxy/state_file.h"
 
-#include <fcntl.h>
-#include <unistd.h>
-
-#include <cerrno>
-#include <cstring>
-
 #include "absl/strings/str_cat.h"
+#include "common/atomic_file.h"
+#include "common/files.h"
 #include "common/log.h"
-#include "common/unique_fd.h"
 #include "nlohmann/json.hpp"
 
 namespace taskd::proxy {
+namespace {
+
+constexpr size_t kMaxBytes = 8192;
+
+}  // namespace
 
 std::string StateFilePath(const std::string& socket) { return absl::StrCat(socket, ".state"); }
 
 std::optional<ProxyState> LoadProxyState(const std::string& path) {
-  UniqueFd fd(open(path.c_str(), O_RDONLY | O_NOFOLLOW | O_CLOEXEC | O_NONBLOCK));
-  char text[8192];
-  ssize_t length = fd.valid() ? read(fd.get(), text, sizeof(text)) : -1;
-  if (length <= 0) return std::nullopt;
-  nlohmann::json json = nlohmann::json::parse(text, text + length, nullptr, false);
+  const absl::StatusOr<std::string> text = ReadFile(path, kMaxBytes, {.only_own = true});
+  if (!text.ok()) return std::nullopt;
+  nlohmann::json json = nlohmann::json::parse(*text, nullptr, false);
   if (!json.is_object() || !json["task_folder"].is_string()) return std::nullopt;
   ProxyState state;
   state.task_folder = json["task_folder"].get<std::string>();
@@ -33,16 +31,15 @@ void SaveProxyState(const std::string& path, const ProxyState& state) {
   if (state.wanted) json["wanted"] = *state.wanted;
   if (!state.rank_folders.empty()) json["rank_folders"] = state.rank_folders;
   const std::string text = json.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace) + "\n";
-  const std::string temporary = absl::StrCat(path, ".new");
-  unlink(temporary.c_str());
-  UniqueFd fd(open(temporary.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, 0600));
-  if (fd.valid() && write(fd.get(), text.data(), text.size()) == static_cast<ssize_t>(text.size()) &&
-      rename(temporary.c_str(), path.c_str()) == 0) {
-    return;
-  }
+  absl::StatusOr<FreshFile> file = FreshFile::Create(path, 0600);
+  absl::Status status = file.status();
+  if (status.ok()) status = file->Write(text);
+  if (status.ok()) status = file->Commit();
+  if (status.ok()) return;
   static bool logged = false;
-  if (!logged)
-    spdlog::warn("{}: {}; a restarted proxy without a manager will not know the switch state", path, strerror(errno));
+  if (!logged) {
+    spdlog::warn("{}; a restarted proxy without a manager will not know the switch state", status.message());
+  }
   logged = true;
 }
 

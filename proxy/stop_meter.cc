@@ -20,7 +20,7 @@ constexpr size_t kState = 0, kUserTicks = 11, kSystemTicks = 12, kReapedUserTick
 
 // Of a file of the kernel's; empty: it cannot be read.
 std::string ReadStart(const std::string& path) {
-  const UniqueFd file(open(path.c_str(), O_RDONLY | O_CLOEXEC));
+  const UniqueFd file(open(path.c_str(), O_RDONLY | O_NONBLOCK | O_CLOEXEC));
   if (file.get() < 0) return "";
   char text[4096];
   const ssize_t size = read(file.get(), text, sizeof text);

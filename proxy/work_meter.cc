@@ -21,7 +21,7 @@ namespace {
 constexpr size_t kMaxThreads = 1024;
 
 std::string ReadStart(const std::string& path) {
-  const UniqueFd file(open(path.c_str(), O_RDONLY | O_CLOEXEC));
+  const UniqueFd file(open(path.c_str(), O_RDONLY | O_NONBLOCK | O_CLOEXEC));
   char text[4096];
   const ssize_t size = file.valid() ? read(file.get(), text, sizeof text) : -1;
   return size <= 0 ? "" : std::string(text, static_cast<size_t>(size));

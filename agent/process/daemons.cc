@@ -19,7 +19,6 @@
 #include <cstring>
 #include <ctime>
 #include <filesystem>
-#include <fstream>
 #include <string_view>
 #include <thread>
 #include <utility>
@@ -32,6 +31,7 @@
 #include "agent/process/spawn.h"
 #include "common/address.h"
 #include "common/environment.h"
+#include "common/files.h"
 #include "common/listen.h"
 #include "common/log.h"
 #include "common/runtime_dir.h"
@@ -40,6 +40,7 @@
 namespace taskd::process {
 namespace {
 
+constexpr size_t kMaxStateBytes = 8192;  // of a proxy's state file, as it reads it itself
 constexpr int kManagerPort = 9601;
 constexpr int kProxyPort = 9602;
 constexpr int kHttpPort = 9603;
@@ -67,6 +68,12 @@ std::string FindLibrary(const std::string& program) {
   return "";
 }
 
+// Not valid: it cannot be made.
+UniqueFd OpenLock(const std::string& path) {
+  absl::StatusOr<UniqueFd> lock = OpenOrCreateFile(path, O_RDWR, 0600);
+  return lock.ok() ? *std::move(lock) : UniqueFd();
+}
+
 // Removes what killed launchers left behind, whose folders are no longer locked. `own`: from an earlier
 // process with this one's number. Not young ones: their launchers may be about to lock them.
 void Sweep(const std::string& parent, const std::string& own) {
@@ -75,12 +82,12 @@ void Sweep(const std::string& parent, const std::string& own) {
   for (std::filesystem::directory_iterator entry(parent, error), end; !error && entry != end; entry.increment(error)) {
     const std::string folder = entry->path().string();
     if (!absl::StartsWith(entry->path().filename().string(), "run-")) continue;
-    UniqueFd lock(open(absl::StrCat(folder, kLockFile).c_str(), O_RDWR | O_CLOEXEC | O_NOFOLLOW));
-    if (!lock.valid() || fstat(lock.get(), &info) != 0 || (folder != own && info.st_mtime > time(nullptr) - kYoungS)) {
+    absl::StatusOr<UniqueFd> lock = OpenFile(absl::StrCat(folder, kLockFile), O_RDWR);
+    if (!lock.ok() || fstat(lock->get(), &info) != 0 || (folder != own && info.st_mtime > time(nullptr) - kYoungS)) {
       continue;
     }
     std::error_code ignored;
-    if (flock(lock.get(), LOCK_EX | LOCK_NB) == 0) std::filesystem::remove_all(folder, ignored);
+    if (flock(lock->get(), LOCK_EX | LOCK_NB) == 0) std::filesystem::remove_all(folder, ignored);
   }
 }
 
@@ -143,8 +150,8 @@ HostPort ListenAddress(const HostPort& reached) {
 
 // Returns the task in whose folder the proxy at this socket writes, from its state file (docs/formats.md); empty: unknown.
 std::string TaskOfProxy(const std::string& socket) {
-  std::ifstream file(absl::StrCat(socket, ".state"));
-  const nlohmann::json state = nlohmann::json::parse(file, nullptr, false);
+  const absl::StatusOr<std::string> text = ReadFile(absl::StrCat(socket, ".state"), kMaxStateBytes, {.only_own = true});
+  const nlohmann::json state = nlohmann::json::parse(text.value_or(""), nullptr, false);
   return state.is_object() && state.contains("task_folder") && state["task_folder"].is_string()
              ? state["task_folder"].get<std::string>()
              : "";
@@ -208,7 +215,7 @@ Daemons::Daemons(DaemonOptions options)
     if (runtime.ok()) socket_ = absl::StrCat(*runtime, "/run-", options_.shared, "/proxy.sock");
   }
   if (folder_.empty()) return;
-  lock_.reset(open(absl::StrCat(folder_, kLockFile).c_str(), O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW, 0600));
+  lock_ = OpenLock(absl::StrCat(folder_, kLockFile));
   if (lock_.valid()) flock(lock_.get(), LOCK_EX | LOCK_NB);
   if (socket_.empty()) socket_ = absl::StrCat(folder_, "/proxy.sock");
 }
@@ -373,15 +380,15 @@ void Daemons::JoinProxy() {
   const absl::StatusOr<std::string> runtime = RuntimeDir();
   if (!runtime.ok()) return;
   const std::string folder = absl::StrCat(*runtime, "/run-", options_.shared);
-  joined_.reset(open(absl::StrCat(folder, kJoinedFile).c_str(), O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW, 0600));
+  joined_ = OpenLock(absl::StrCat(folder, kJoinedFile));
   if (joined_.valid()) flock(joined_.get(), LOCK_SH | LOCK_NB);
 }
 
 // A launcher that is killed lets its lock go.
 bool Daemons::IsNeededByOthers() const {
   if (options_.shared.empty() || !options_.starts_proxy || folder_.empty()) return false;
-  UniqueFd joined(open(absl::StrCat(folder_, kJoinedFile).c_str(), O_RDWR | O_CLOEXEC | O_NOFOLLOW));
-  return joined.valid() && flock(joined.get(), LOCK_EX | LOCK_NB) != 0 && errno == EWOULDBLOCK;
+  absl::StatusOr<UniqueFd> joined = OpenFile(absl::StrCat(folder_, kJoinedFile), O_RDWR);
+  return joined.ok() && flock(joined->get(), LOCK_EX | LOCK_NB) != 0 && errno == EWOULDBLOCK;
 }
 
 void Daemons::AwaitOtherLaunchers() const {

@@ -14,6 +14,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "agent/process/equal_lines.h"
+#include "common/files.h"
 #include "common/log.h"
 #include "common/utf8.h"
 
@@ -147,14 +148,11 @@ void Console::Flush() {
 absl::StatusOr<std::unique_ptr<StreamTee>> StreamTee::Create(EventLoop* loop, const Target& target) {
   std::unique_ptr<StreamTee> tee(new StreamTee(loop, target));
   if (!target.file.empty()) {
-    constexpr int kFlags = O_CREAT | O_APPEND | O_CLOEXEC;
-    tee->file_.reset(::open(target.file.c_str(), O_RDWR | kFlags, 0666));
-    struct stat status {};
-    tee->file_is_readable_ = tee->file_.valid() && ::fstat(tee->file_.get(), &status) == 0 && S_ISREG(status.st_mode);
-    if (!tee->file_.valid()) tee->file_.reset(::open(target.file.c_str(), O_WRONLY | kFlags, 0666));
-    if (!tee->file_.valid()) {
-      return absl::UnavailableError(absl::StrCat("log file ", target.file, ": ", std::strerror(errno)));
-    }
+    absl::StatusOr<UniqueFd> file = OpenOrCreateFile(target.file, O_RDWR | O_APPEND, 0666);
+    tee->file_is_readable_ = file.ok();
+    if (!file.ok()) file = OpenOrCreateFile(target.file, O_WRONLY | O_APPEND, 0666);
+    if (!file.ok()) return absl::UnavailableError(absl::StrCat("log file ", file.status().message()));
+    tee->file_ = *std::move(file);
   }
   int ends[2];
   if (::pipe2(ends, O_CLOEXEC) != 0) {
@@ -325,13 +323,11 @@ std::vector<std::string> StreamTee::last_lines() const {
 }
 
 std::vector<std::string> LastLinesOfFile(const std::string& path, int64_t offset) {
-  UniqueFd fd(::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK));
+  absl::StatusOr<UniqueFd> fd = OpenFile(path, O_RDONLY);
   struct stat status {};
-  if (!fd.valid() || ::fstat(fd.get(), &status) != 0 || !S_ISREG(status.st_mode)) return {};
-  const int64_t begin = std::max<int64_t>(offset, status.st_size - kTailBytes);
-  std::string text(static_cast<size_t>(std::max<int64_t>(0, status.st_size - begin)), '\0');
-  const ssize_t count = ::pread(fd.get(), text.data(), text.size(), begin);
-  text.resize(count < 0 ? 0 : static_cast<size_t>(count));
+  if (!fd.ok() || ::fstat(fd->get(), &status) != 0) return {};
+  const int64_t begin = std::max<int64_t>({0, offset, status.st_size - kTailBytes});
+  std::string text = ReadSome(fd->get(), kTailBytes, static_cast<uint64_t>(begin));
   std::vector<std::string> lines;
   while (!text.empty() && lines.size() < kLastLines) {
     if (text.back() == '\n') text.pop_back();

@@ -24,6 +24,7 @@
 #include "agent/process/memory_kills.h"
 #include "agent/process/process_tree.h"
 #include "agent/process/spawn.h"
+#include "common/files.h"
 #include "common/log.h"
 #include "common/realtime.h"
 #include "common/unique_fd.h"
@@ -40,17 +41,9 @@ constexpr int64_t kLongestFlushNs = 30'000 * kNsPerMs;   // files may be far ahe
 constexpr int64_t kKillAtOnceNs = 2'000 * kNsPerMs;
 constexpr size_t kMaxErrorFileBytes = 1 << 20;
 
-std::string ReadFile(const std::string& path) {
-  UniqueFd fd(::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK));
-  std::string text;
-  char buffer[1 << 14];
-  while (fd.valid() && text.size() < kMaxErrorFileBytes) {
-    const ssize_t count = ::read(fd.get(), buffer, sizeof(buffer));
-    if (count < 0 && errno == EINTR) continue;
-    if (count <= 0) break;
-    text.append(buffer, static_cast<size_t>(count));
-  }
-  return text;
+std::string ReadErrorFile(const std::string& path) {
+  absl::StatusOr<UniqueFd> file = OpenFile(path, O_RDONLY);
+  return file.ok() ? ReadSome(file->get(), kMaxErrorFileBytes) : "";
 }
 
 struct Rank {
@@ -211,9 +204,10 @@ absl::StatusOr<UniqueFd> WorkerGroupImpl::OpenSink(const WorkerSpec& spec, int s
     *tee = *std::move(made);
     return (*tee)->TakeWriteEnd();
   }
-  const std::string path = sink.file.empty() ? "/dev/null" : sink.file;
-  UniqueFd file(::open(path.c_str(), O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0666));
-  if (!file.valid()) return absl::UnavailableError(absl::StrCat("log file ", path, ": ", std::strerror(errno)));
+  if (sink.file.empty()) return UniqueFd(::open("/dev/null", O_WRONLY | O_CLOEXEC));
+  absl::StatusOr<UniqueFd> file = OpenOrCreateFile(sink.file, O_WRONLY | O_APPEND, 0666);
+  if (!file.ok()) return absl::UnavailableError(absl::StrCat("log file ", file.status().message()));
+  ::fcntl(file->get(), F_SETFL, O_APPEND);  // the rank's own descriptor: not O_NONBLOCK
   return file;
 }
 
@@ -287,7 +281,7 @@ WorkerExit WorkerGroupImpl::ExitOf(const Rank& rank) {
     exit.killed_by = memory_kills_.Explain(rank.pid);
   }
   if (!rank.spec.error_file.empty()) {
-    exit.error_json = ReadFile(rank.spec.error_file);
+    exit.error_json = ReadErrorFile(rank.spec.error_file);
     exit.error_message = MessageOfErrorFile(exit.error_json);
   }
   if (rank.err) {

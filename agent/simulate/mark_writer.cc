@@ -11,6 +11,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "agent/simulate/faults.h"
+#include "common/files.h"
 #include "common/unique_fd.h"
 #include "marks/mark_line.h"
 
@@ -30,16 +31,11 @@ bool IsRankName(const std::string& name) {
 }
 
 absl::Status WriteFile(const std::string& path, const std::string& text, int flags) {
-  UniqueFd fd(open(path.c_str(), O_WRONLY | O_CREAT | O_CLOEXEC | flags, 0644));
-  if (fd.get() < 0) return Failed("cannot open", path, errno);
-  size_t done = 0;
-  while (done < text.size()) {
-    const ssize_t written = write(fd.get(), text.data() + done, text.size() - done);
-    if (written < 0 && errno == EINTR) continue;
-    if (written < 0) return Failed("cannot write", path, errno);
-    done += static_cast<size_t>(written);
-  }
-  return absl::OkStatus();
+  absl::StatusOr<UniqueFd> fd = OpenOrCreateFile(path, O_WRONLY | (flags & O_APPEND), 0644);
+  if (!fd.ok()) return absl::UnavailableError(absl::StrCat("cannot open ", fd.status().message()));
+  if ((flags & O_TRUNC) != 0 && ftruncate(fd->get(), 0) != 0) return Failed("cannot write", path, errno);
+  const int error = WriteAll(fd->get(), text);
+  return error == 0 ? absl::OkStatus() : Failed("cannot write", path, error);
 }
 
 // As group_info.py writes it: an indent of 4.
