@@ -18,6 +18,7 @@
 
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
+#include "common/files.h"
 
 namespace taskd {
 namespace {
@@ -59,8 +60,8 @@ std::string ListeningInode(const std::string& line, int port) {
 std::optional<std::string> InodeOfListener(int port) {
   bool readable = false;
   for (const char* path : {"/proc/net/tcp", "/proc/net/tcp6"}) {
-    std::ifstream file(path);
-    readable |= file.is_open();
+    std::istringstream file(ReadSystemFile(path));
+    readable |= !file.view().empty();
     for (std::string line; std::getline(file, line);) {
       if (std::string inode = ListeningInode(line, port); !inode.empty()) return inode;
     }

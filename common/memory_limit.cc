@@ -10,17 +10,15 @@
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
+#include "common/files.h"
 
 namespace taskd {
 namespace {
 
 // "max" and what is no number are no limit.
 std::optional<uint64_t> ReadBytes(const std::string& path) {
-  std::ifstream file(path);
-  std::string text;
   uint64_t bytes = 0;
-  if (!(file >> text) || !absl::SimpleAtoi(text, &bytes)) return std::nullopt;
-  return bytes;
+  return absl::SimpleAtoi(FirstLineOfSystemFile(path), &bytes) ? std::optional(bytes) : std::nullopt;
 }
 
 // The limit of the group `path` below `folder` and of all above it. In a container its own group is often mounted as

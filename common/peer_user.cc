@@ -12,7 +12,6 @@
 #include <atomic>
 #include <cerrno>
 #include <cstring>
-#include <fstream>
 #include <sstream>
 #include <string>
 #include <vector>
@@ -20,6 +19,7 @@
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
+#include "common/files.h"
 #include "common/unique_fd.h"
 
 namespace taskd {
@@ -107,7 +107,7 @@ Asked AskNetlink(const End& local, const End& remote) {
 }
 
 std::optional<uid_t> FindUser(const char* path, const std::string& local, const std::string& remote) {
-  std::ifstream file(path);
+  std::istringstream file(ReadSystemFile(path));
   for (std::string line; std::getline(file, line);) {
     if (line.find(local) == std::string::npos) continue;
     std::istringstream fields(line);

@@ -4,7 +4,8 @@
 #include <unistd.h>
 
 #include <cstddef>
-#include <fstream>
+
+#include "common/files.h"
 
 namespace taskd::engine {
 namespace {
@@ -12,11 +13,7 @@ namespace {
 constexpr size_t kMaxFileBytes = size_t{1} << 20;
 
 std::string ReadSmallFile(const std::string& path) {
-  std::ifstream file(path, std::ios::binary);
-  std::string text(kMaxFileBytes + 1, '\0');
-  file.read(text.data(), static_cast<std::streamsize>(text.size()));
-  text.resize(static_cast<size_t>(file.gcount()));
-  return text.size() > kMaxFileBytes ? "" : text;
+  return ReadFile(path, kMaxFileBytes, {.follow_links = true}).value_or("");
 }
 
 }  // namespace

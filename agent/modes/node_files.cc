@@ -14,9 +14,7 @@
 #include <cstring>
 #include <ctime>
 #include <filesystem>
-#include <fstream>
 #include <memory>
-#include <sstream>
 #include <string_view>
 
 #include "absl/strings/match.h"
@@ -26,12 +24,14 @@
 #include "absl/strings/str_split.h"
 #include "agent/process/resolver.h"
 #include "common/file_set.h"
+#include "common/files.h"
 #include "common/log.h"
 
 namespace taskd::modes {
 namespace {
 
 constexpr char kPortPlace[] = "{{MY_SSHD_PORT}}";
+constexpr size_t kMaxConfigBytes = size_t{1} << 20;
 
 std::string Now() {
   const time_t now = time(nullptr);
@@ -53,14 +53,11 @@ absl::Status WriteWholeFile(const std::string& path, const std::string& content)
 }
 
 absl::StatusOr<std::string> FillInSshdConfig(const std::string& path, int port) {
-  std::ifstream file(path);
-  if (!file) return absl::NotFoundError(absl::StrCat(path, ": ", strerror(errno), "; sshd needs it"));
-  std::ostringstream read;
-  read << file.rdbuf();
-  const std::string text = read.str();
-  if (!absl::StrContains(text, kPortPlace)) return path;
+  absl::StatusOr<std::string> text = ReadFile(path, kMaxConfigBytes, {.follow_links = true});
+  if (!text.ok()) return absl::NotFoundError(absl::StrCat(text.status().message(), "; sshd needs it"));
+  if (!absl::StrContains(*text, kPortPlace)) return path;
   const std::string filled = absl::StrCat(path, ".", port);
-  absl::Status status = WriteWholeFile(filled, absl::StrReplaceAll(text, {{kPortPlace, std::to_string(port)}}));
+  absl::Status status = WriteWholeFile(filled, absl::StrReplaceAll(*text, {{kPortPlace, std::to_string(port)}}));
   if (!status.ok()) return status;
   return filled;
 }

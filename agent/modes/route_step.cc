@@ -3,7 +3,6 @@
 #include <unistd.h>
 
 #include <climits>
-#include <fstream>
 #include <optional>
 #include <utility>
 #include <vector>
@@ -11,16 +10,14 @@
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_replace.h"
+#include "common/files.h"
 
 namespace taskd::modes {
 namespace {
 
 std::optional<int> ReadNumber(const std::string& path) {
-  std::ifstream file(path);
-  std::string text;
   int number = 0;
-  if (!std::getline(file, text) || !absl::SimpleAtoi(text, &number)) return std::nullopt;
-  return number;
+  return absl::SimpleAtoi(FirstLineOfSystemFile(path), &number) ? std::optional(number) : std::nullopt;
 }
 
 // Of the last NAME in argv: what the mode has appended stands behind what the user wrote.

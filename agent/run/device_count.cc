@@ -1,13 +1,13 @@
 #include "agent/run/device_count.h"
 
 #include <filesystem>
-#include <fstream>
 #include <string_view>
 #include <system_error>
 
 #include "absl/strings/ascii.h"
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_split.h"
+#include "common/files.h"
 
 namespace taskd::run {
 namespace {
@@ -33,12 +33,7 @@ int CountEntries(const fs::path& folder) {
   return count;
 }
 
-std::string FirstLine(const fs::path& path) {
-  std::ifstream file(path);
-  std::string line;
-  std::getline(file, line);
-  return line;
-}
+std::string FirstLine(const fs::path& path) { return FirstLineOfSystemFile(path); }
 
 // Render nodes of GPUs that compute. Graphics of the board and of virtual machines have them, too: what is Intel's at the place
 // of a processor's own graphics (00:02.0), and what is of another maker than AMD and Intel. Of a device that sysfs

@@ -5,7 +5,6 @@
 #include <algorithm>
 #include <cerrno>
 #include <filesystem>
-#include <fstream>
 #include <iterator>
 #include <optional>
 #include <string_view>
@@ -17,6 +16,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
 #include "agent/run/device_count.h"
+#include "common/files.h"
 #include "common/ranges_text.h"
 
 namespace taskd::run {
@@ -28,10 +28,7 @@ constexpr int kMaxCpus = 1 << 16;
 
 // ---- What the kernel says
 
-std::string ReadText(const fs::path& path) {
-  std::ifstream file(path);
-  return std::string(std::istreambuf_iterator<char>(file), {});
-}
+std::string ReadText(const fs::path& path) { return ReadSystemFile(path); }
 
 std::optional<int> ReadNumber(const fs::path& path) {
   int value = 0;

@@ -1,7 +1,6 @@
 #include "agent/run/torch_version.h"
 
 #include <filesystem>
-#include <fstream>
 #include <set>
 #include <system_error>
 #include <vector>
@@ -11,6 +10,7 @@
 #include "absl/strings/str_split.h"
 #include "absl/strings/string_view.h"
 #include "common/environment.h"
+#include "common/files.h"
 
 namespace taskd::run {
 namespace {
@@ -29,10 +29,12 @@ fs::path FindPython(const Environment& environment) {
   return {};
 }
 
+constexpr size_t kMaxVersionBytes = 65536;
+
 // From "__version__ = '2.11.0+cu130'"; 0: there is no such line.
 int MajorOf(const fs::path& version_file) {
-  std::ifstream file(version_file);
-  for (std::string line; std::getline(file, line);) {
+  const std::string text = ReadFile(version_file, kMaxVersionBytes, {.follow_links = true}).value_or("");
+  for (absl::string_view line : absl::StrSplit(text, '\n')) {
     if (!absl::StartsWith(line, "__version__")) continue;
     const std::vector<std::string> parts = absl::StrSplit(line, absl::ByAnyChar("'\"."));
     int major = 0;

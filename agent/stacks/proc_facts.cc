@@ -12,16 +12,10 @@
 
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
+#include "common/files.h"
 
 namespace taskd::stacks {
 namespace {
-
-std::string FirstLine(const std::string& path) {
-  std::ifstream file(path);
-  std::string line;
-  std::getline(file, line);
-  return line;
-}
 
 std::vector<pid_t> ReadTids(pid_t pid) {
   std::vector<pid_t> tids;
@@ -110,12 +104,12 @@ ProcStatus ReadStatus(pid_t pid, pid_t tid) {
   return status;
 }
 
-std::string ReadComm(pid_t pid) { return FirstLine(absl::StrCat("/proc/", pid, "/comm")); }
+std::string ReadComm(pid_t pid) { return FirstLineOfSystemFile(absl::StrCat("/proc/", pid, "/comm")); }
 
 std::vector<pid_t> ReadChildren(pid_t pid) {
   std::vector<pid_t> children;
   for (pid_t tid : ReadTids(pid)) {
-    std::istringstream words(FirstLine(absl::StrCat("/proc/", pid, "/task/", tid, "/children")));
+    std::istringstream words(FirstLineOfSystemFile(absl::StrCat("/proc/", pid, "/task/", tid, "/children")));
     std::copy(std::istream_iterator<pid_t>(words), {}, std::back_inserter(children));
   }
   return children;
@@ -128,12 +122,12 @@ std::vector<ThreadStack> ReadThreads(pid_t pid, size_t limit) {
     const std::string folder = absl::StrCat("/proc/", pid, "/task/", tid);
     ThreadStack thread;
     thread.tid = tid;
-    thread.name = FirstLine(folder + "/comm");
+    thread.name = FirstLineOfSystemFile(folder + "/comm");
     thread.state = ReadStatus(pid, tid).state;
-    thread.wchan = FirstLine(folder + "/wchan");
+    thread.wchan = FirstLineOfSystemFile(folder + "/wchan");
     if (thread.wchan == "0") thread.wchan.clear();
     // "202 0x7f... ...", "running", or "-1 ..." outside of a call.
-    std::istringstream words(FirstLine(folder + "/syscall"));
+    std::istringstream words(FirstLineOfSystemFile(folder + "/syscall"));
     std::string call;
     words >> call;
     long number = -1;
