@@ -4,12 +4,12 @@
 #include <linux/inet_diag.h>
 #include <linux/netlink.h>
 #include <linux/sock_diag.h>
+#include <linux/unix_diag.h>
 #include <netinet/in.h>
-#include <netinet/tcp.h>
 #include <sys/socket.h>
+#include <unistd.h>
 
 #include <array>
-#include <atomic>
 #include <cerrno>
 #include <cstring>
 #include <sstream>
@@ -19,13 +19,15 @@
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
+#include "absl/strings/str_split.h"
 #include "common/files.h"
 #include "common/unique_fd.h"
+#include "taskd/own_user.h"
 
 namespace taskd {
 namespace {
 
-// Sockets in any other state have lost their owner: the kernel calls them root's.
+// In the table sockets in any other state may have lost their owner: the kernel calls them root's.
 constexpr char kEstablished[] = "01";
 
 struct End {
@@ -102,8 +104,45 @@ Asked AskNetlink(const End& local, const End& remote) {
   }
   if (header->nlmsg_type != SOCK_DIAG_BY_FAMILY || header->nlmsg_len < NLMSG_LENGTH(sizeof(inet_diag_msg))) return {};
   const auto* found = static_cast<const inet_diag_msg*>(NLMSG_DATA(header));
-  if (found->idiag_state != TCP_ESTABLISHED) return {.answered = true, .user = std::nullopt};
+  // What is left of a socket that nobody has any more is root's, says the kernel.
+  if (found->idiag_inode == 0) return {.answered = true, .user = std::nullopt};
   return {.answered = true, .user = found->idiag_uid};
+}
+
+std::optional<uid_t> UserOfUnixSocket(uint32_t inode) {
+  struct {
+    nlmsghdr header;
+    unix_diag_req request;
+  } message{};
+  message.header.nlmsg_len = sizeof(message);
+  message.header.nlmsg_type = SOCK_DIAG_BY_FAMILY;
+  message.header.nlmsg_flags = NLM_F_REQUEST;
+  message.request.sdiag_family = AF_UNIX;
+  message.request.udiag_states = ~0U;
+  message.request.udiag_ino = inode;
+  message.request.udiag_show = UDIAG_SHOW_UID;
+  message.request.udiag_cookie[0] = message.request.udiag_cookie[1] = INET_DIAG_NOCOOKIE;
+
+  const UniqueFd netlink(socket(AF_NETLINK, SOCK_DGRAM | SOCK_CLOEXEC, NETLINK_SOCK_DIAG));
+  if (netlink.get() < 0 || send(netlink.get(), &message, sizeof(message), 0) != sizeof(message)) return std::nullopt;
+  alignas(nlmsghdr) char answer[4096];
+  const ssize_t size = recv(netlink.get(), answer, sizeof(answer), MSG_DONTWAIT);
+  const auto* header = reinterpret_cast<const nlmsghdr*>(answer);
+  if (size < 0 || !NLMSG_OK(header, static_cast<size_t>(size)) || header->nlmsg_type != SOCK_DIAG_BY_FAMILY) {
+    return std::nullopt;
+  }
+  size_t at = NLMSG_LENGTH(sizeof(unix_diag_msg));
+  while (at + sizeof(nlattr) <= header->nlmsg_len) {
+    const auto* attribute = reinterpret_cast<const nlattr*>(answer + at);
+    if (attribute->nla_len < sizeof(nlattr) || at + attribute->nla_len > header->nlmsg_len) break;
+    if (attribute->nla_type == UNIX_DIAG_UID && attribute->nla_len == sizeof(nlattr) + sizeof(uint32_t)) {
+      uint32_t user = 0;
+      std::memcpy(&user, answer + at + sizeof(nlattr), sizeof(user));
+      return user;
+    }
+    at += NLA_ALIGN(attribute->nla_len);
+  }
+  return std::nullopt;
 }
 
 std::optional<uid_t> FindUser(const char* path, const std::string& local, const std::string& remote) {
@@ -121,18 +160,42 @@ std::optional<uid_t> FindUser(const char* path, const std::string& local, const 
 
 }  // namespace
 
-std::optional<uid_t> UserOfLoopbackPeer(int fd) {
+LoopbackPeer FindLoopbackPeer(int fd) {
   const std::optional<End> own = EndOf(fd, getsockname);
+  if (!own || !own->is_loopback()) return {};
   const std::optional<End> peer = EndOf(fd, getpeername);
-  if (!own || !peer || !own->is_loopback() || !peer->is_loopback()) return std::nullopt;
-  static std::atomic<bool> netlink_has_found{false};  // so that "no such socket" is an answer
+  const LoopbackPeer gone{.gone = true, .user = std::nullopt};
+  if (!peer) return errno == ENOTCONN ? gone : LoopbackPeer{};  // it was reset; what came before can still be read
+  if (!peer->is_loopback()) return {};
   const Asked asked = AskNetlink(*peer, *own);
-  if (asked.user) netlink_has_found = true;
-  if (asked.user || (asked.answered && netlink_has_found)) return asked.user;
+  if (asked.user) return {.gone = false, .user = asked.user};
+  // "No such socket" is an answer of a kernel that knows this end, which goes where the other one resets it.
+  if (asked.answered && (AskNetlink(*own, *peer).user || !EndOf(fd, getpeername))) return gone;
   std::optional<uid_t> user;
   if (peer->is_v4()) user = FindUser("/proc/net/tcp", peer->V4(), own->V4());
   // Also IPv4 by a socket of IPv6.
-  return user ? user : FindUser("/proc/net/tcp6", peer->V6(), own->V6());
+  return {.gone = false, .user = user ? user : FindUser("/proc/net/tcp6", peer->V6(), own->V6())};
+}
+
+std::optional<uid_t> UserOfLoopbackPeer(int fd) { return FindLoopbackPeer(fd).user; }
+
+bool MayBeStrangers(const LoopbackPeer& peer) {
+  if (!peer.user) return peer.gone;
+  // Where this process's own user has no id of its own here, nobody's tells anything.
+  return !IsOwnUserOrRoot(*peer.user) && !IsUnmappedUser(geteuid());
+}
+
+std::optional<uid_t> UserOfAbstractSocket(std::string_view name) {
+  const std::string path = "@" + std::string(name);
+  std::ifstream file("/proc/net/unix");
+  for (std::string line; std::getline(file, line);) {
+    // Num, RefCount, Protocol, Flags, Type, St, Inode, Path
+    const std::vector<std::string> fields = absl::StrSplit(line, ' ', absl::SkipEmpty());
+    uint32_t inode = 0;
+    if (fields.size() != 8 || fields[7] != path || !absl::SimpleAtoi(fields[6], &inode)) continue;
+    if (const std::optional<uid_t> user = UserOfUnixSocket(inode)) return user;
+  }
+  return std::nullopt;
 }
 
 std::string PeerShare(int fd) {

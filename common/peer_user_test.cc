@@ -4,11 +4,15 @@
 #include <netinet/in.h>
 #include <poll.h>
 #include <sys/socket.h>
+#include <sys/un.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <cstddef>
+#include <cstring>
 #include <string>
 
+#include "absl/strings/str_cat.h"
 #include "common/listen.h"
 #include "common/testing/deadline.h"
 #include "gtest/gtest.h"
@@ -19,7 +23,7 @@ namespace {
 // A listener, and a child of user `uid` that connects to it until this goes out of scope.
 class Connected {
  public:
-  Connected(const HostPort& listen, const char* dial, uid_t uid) {
+  Connected(const HostPort& listen, const char* dial, uid_t uid, bool resets = false) {
     absl::StatusOr<UniqueFd> listener = ListenTcp(listen, listen.host == "::");
     EXPECT_TRUE(listener.ok()) << listener.status();
     if (!listener.ok()) return;
@@ -42,6 +46,8 @@ class Connected {
       const int result = is_v4 ? connect(fd, reinterpret_cast<sockaddr*>(&v4), sizeof(v4))
                                : connect(fd, reinterpret_cast<sockaddr*>(&v6), sizeof(v6));
       if (result != 0) _exit(1);
+      const linger at_once{1, 0};
+      if (resets && setsockopt(fd, SOL_SOCKET, SO_LINGER, &at_once, sizeof(at_once)) != 0) _exit(1);
       char byte;
       _exit(read(hold[0], &byte, 1) == 0 ? 0 : 1);
     }
@@ -82,12 +88,54 @@ TEST(PeerUserTest, NamesTheUserAtTheOtherEnd) {
   }
 }
 
+TEST(PeerUserTest, AnotherUserIsAStranger) {
+  if (geteuid() != 0) GTEST_SKIP() << "needs root";
+  for (const char* dial : {"127.0.0.1", "::1", "::ffff:127.0.0.1"}) {
+    Connected own({"::", 0}, dial, 0);
+    EXPECT_FALSE(MayBeStrangers(FindLoopbackPeer(own.fd()))) << dial;
+    Connected stranger({"::", 0}, dial, 2002);
+    EXPECT_TRUE(MayBeStrangers(FindLoopbackPeer(stranger.fd()))) << dial;
+  }
+}
+
+// Or a stranger would send what is not answered, close, and be nobody's.
+TEST(PeerUserTest, WhoIsGoneMayHaveBeenAStranger) {
+  for (const bool resets : {false, true}) {
+    Connected peer({"127.0.0.1", 0}, "127.0.0.1", geteuid(), resets);
+    EXPECT_FALSE(MayBeStrangers(FindLoopbackPeer(peer.fd())));
+    peer.EndPeer();
+    EXPECT_TRUE(MayBeStrangers(FindLoopbackPeer(peer.fd()))) << resets;
+  }
+}
+
+// Who was told that nothing follows is still there.
+TEST(PeerUserTest, AHalfClosedConnectionHasItsUser) {
+  Connected peer({"127.0.0.1", 0}, "127.0.0.1", geteuid());
+  ASSERT_EQ(shutdown(peer.fd(), SHUT_WR), 0);
+  EXPECT_EQ(FindLoopbackPeer(peer.fd()).user, geteuid());
+}
+
 TEST(PeerUserTest, APeerThatIsGoneIsNobody) {
   // The kernel reports root as the owner of what is left of such a connection.
   Connected peer({"127.0.0.1", 0}, "127.0.0.1", geteuid() == 0 ? 2002 : geteuid());
   ASSERT_GE(peer.fd(), 0);
   peer.EndPeer();
   EXPECT_EQ(UserOfLoopbackPeer(peer.fd()), std::nullopt);
+}
+
+TEST(PeerUserTest, AnAbstractNameHasAUser) {
+  const std::string name = absl::StrCat("taskd-peer-user-test-", getpid());
+  EXPECT_EQ(UserOfAbstractSocket(name), std::nullopt);
+  sockaddr_un address{};
+  address.sun_family = AF_UNIX;
+  std::memcpy(address.sun_path + 1, name.data(), name.size());
+  const auto length = static_cast<socklen_t>(offsetof(sockaddr_un, sun_path) + 1 + name.size());
+  const uid_t other = geteuid() == 0 ? 2002 : geteuid();
+  ASSERT_EQ(setresuid(-1, other, -1), 0);
+  const UniqueFd fd(socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0));
+  ASSERT_EQ(setresuid(-1, getuid(), -1), 0);
+  ASSERT_EQ(bind(fd.get(), reinterpret_cast<sockaddr*>(&address), length), 0);
+  EXPECT_EQ(UserOfAbstractSocket(name), other);
 }
 
 TEST(PeerUserTest, WhatIsNoTcpConnectionIsNobodys) {
@@ -97,6 +145,7 @@ TEST(PeerUserTest, WhatIsNoTcpConnectionIsNobodys) {
   close(pair[0]);
   close(pair[1]);
   EXPECT_EQ(UserOfLoopbackPeer(-1), std::nullopt);
+  EXPECT_FALSE(MayBeStrangers(FindLoopbackPeer(-1)));
 }
 
 }  // namespace
