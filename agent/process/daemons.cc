@@ -34,6 +34,7 @@
 #include "common/files.h"
 #include "common/listen.h"
 #include "common/log.h"
+#include "common/peer_user.h"
 #include "common/runtime_dir.h"
 #include "nlohmann/json.hpp"
 
@@ -112,15 +113,16 @@ std::string MakeRunFolder(const std::string& name) {
   return "";
 }
 
-// Whoever has a name has it in the network namespace that ports are in, until `taken` or the process goes. False: somebody
-// has it.
+// Whoever has a name has it in the network namespace that ports are in, until `taken` or the process goes. False: a process
+// of this user's or root's has it. A stranger's says nothing: any user can take any name.
 bool TakeName(std::string_view name, UniqueFd& taken) {
   sockaddr_un address{};
   address.sun_family = AF_UNIX;
   std::memcpy(address.sun_path + 1, name.data(), name.size());  // after a zero: no file
   const auto length = static_cast<socklen_t>(offsetof(sockaddr_un, sun_path) + 1 + name.size());
   taken.reset(socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0));
-  return bind(taken.get(), reinterpret_cast<sockaddr*>(&address), length) == 0 || errno != EADDRINUSE;
+  if (bind(taken.get(), reinterpret_cast<sockaddr*>(&address), length) == 0 || errno != EADDRINUSE) return true;
+  return MayBeStrangers({.gone = false, .user = UserOfAbstractSocket(name)});
 }
 
 // Whether a signal that ends this process is pending: the launcher blocks these and handles them in its loop.
@@ -132,7 +134,6 @@ bool EndIsAsked() {
 }
 
 // Managers of several jobs that start here at once would want the same ports, and each loser says so. So they take turns.
-// A stranger that keeps the name costs kTurnPatience.
 UniqueFd AwaitTurn() {
   UniqueFd turn;
   const auto deadline = std::chrono::steady_clock::now() + kTurnPatience;
