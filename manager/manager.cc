@@ -66,7 +66,8 @@ absl::Status RunManager(const ManagerOptions& given) {
         "and end it");
   }
   if (IsStandIn(options->secret)) {
-    spdlog::warn("no TASKD_TOKEN and no --tls-dir: whoever knows the job's id can join it and end it");
+    spdlog::warn("no TASKD_TOKEN and no --tls-dir: whoever knows the job's id can join it and end it{}",
+                 given.report_fault ? "; so --report-fault reports nothing" : "");
   }
   if (!options->not_supported.empty()) spdlog::warn("{}", UnsupportedLine(options->not_supported));
   spdlog::info("manager of job '{}' answers gRPC on {} (port {})", options->job, options->listen, (*server)->port());

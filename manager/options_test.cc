@@ -113,5 +113,23 @@ TEST(ResolveManagerOptionsTest, EveryJobHasASecret) {
   EXPECT_FALSE(IsStandIn(secret([](ManagerOptions& o) { o.task_id = "task"; })));
 }
 
+TEST(ResolveManagerOptionsTest, NoFaultsOnTheStrengthOfAStandIn) {
+  const auto reports = [](const std::string& listen, const std::string& token) {
+    ManagerOptions options;
+    options.listen = listen;
+    options.token = token;
+    options.allow_plaintext = true;
+    options.task_id = "task";
+    options.clusterd = "127.0.0.1:1";
+    options.report_fault = true;
+    absl::StatusOr<ManagerOptions> resolved = ResolveManagerOptions(options);
+    EXPECT_TRUE(resolved.ok()) << resolved.status();
+    return resolved.ok() && resolved->report_fault;
+  };
+  EXPECT_FALSE(reports("0.0.0.0:1", ""));
+  EXPECT_TRUE(reports("0.0.0.0:1", "given"));
+  EXPECT_TRUE(reports("127.0.0.1:1", ""));
+}
+
 }  // namespace
 }  // namespace taskd::manager
