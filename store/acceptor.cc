@@ -69,11 +69,27 @@ void StoreAcceptor::Accept() {
       if (errno != EMFILE && errno != ENFILE && errno != ENOBUFS && errno != ENOMEM) return;
       return Pause(strerror(errno));
     }
+    if (serves_user_ && !IsServed(fd.get())) continue;
     OwnerKey owner = OwnerOf(address, std::nullopt);
     if (connections_.size() >= max_connections_ / 4 && !MayHaveMore(fd.get(), address, owner)) continue;
     SetPrompt(fd.get());
     accepted_(std::move(fd), address, owner);
   }
+}
+
+bool StoreAcceptor::IsServed(int fd) {
+  const LoopbackPeer peer = FindLoopbackPeer(fd);
+  if (!MayBeStrangers(peer)) return true;
+  if (!peer.user) return false;
+  if (serves_user_(*peer.user)) return true;
+  const int64_t now_ns = EventLoop::NowNs();
+  if (now_ns - strangers_logged_ns_ >= kLogIntervalNs) {
+    strangers_logged_ns_ = now_ns;
+    spdlog::warn(
+        "store: connections of user {} are closed: over loopback it serves this user, root and those whom ranks run as",
+        *peer.user);
+  }
+  return false;
 }
 
 // Where a quarter is in use, an owner has no more than there are free places: however many he makes, and whatever they

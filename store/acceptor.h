@@ -24,9 +24,14 @@ namespace taskd::store {
 class StoreAcceptor {
  public:
   using Accepted = std::function<void(UniqueFd fd, const sockaddr_storage& address, const OwnerKey& owner)>;
+  using ServesUser = std::function<bool(uid_t user)>;
 
-  StoreAcceptor(EventLoop* loop, Connections* connections, Accepted accepted)
-      : loop_(*loop), connections_(*connections), accepted_(std::move(accepted)) {}
+  // `serves_user`: StoreServer::Options.
+  StoreAcceptor(EventLoop* loop, Connections* connections, ServesUser serves_user, Accepted accepted)
+      : loop_(*loop),
+        connections_(*connections),
+        serves_user_(std::move(serves_user)),
+        accepted_(std::move(accepted)) {}
   ~StoreAcceptor();
   StoreAcceptor(const StoreAcceptor&) = delete;
   StoreAcceptor& operator=(const StoreAcceptor&) = delete;
@@ -46,6 +51,7 @@ class StoreAcceptor {
   static constexpr int64_t kLogIntervalNs = 60'000'000'000;
 
   void Accept();
+  bool IsServed(int fd);
   bool MayHaveMore(int fd, const sockaddr_storage& address, OwnerKey& owner);
   void Pause(absl::string_view why);
   void MakeRoom(bool urgent);
@@ -53,6 +59,7 @@ class StoreAcceptor {
 
   EventLoop& loop_;
   Connections& connections_;
+  const ServesUser serves_user_;
   const Accepted accepted_;
   UniqueFd listener_;
   int port_ = 0;
@@ -62,6 +69,7 @@ class StoreAcceptor {
   int64_t paused_logged_ns_ = -kLogIntervalNs;
   int64_t made_room_ns_ = 0;
   int64_t refused_logged_ns_ = -kLogIntervalNs;
+  int64_t strangers_logged_ns_ = -kLogIntervalNs;
 };
 
 }  // namespace taskd::store

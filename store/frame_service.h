@@ -15,8 +15,9 @@ struct FrameService {
   // the store's own magics (wire.h).
   uint32_t magic = 0;
   uint32_t max_frame_bytes = 0;  // of a peer, until SetMaxFrameBytes() sets another limit
-  // `share`: who that is, for budgets (PeerShare() in common/peer_user.h).
-  std::function<void(uint64_t peer, const std::string& address, const std::string& share)> opened;
+  // `share`: who that is, for budgets (PeerShare() in common/peer_user.h). `is_own`: this user's or root's, as the
+  // kernel says.
+  std::function<void(uint64_t peer, const std::string& address, const std::string& share, bool is_own)> opened;
   std::function<void(uint64_t peer, std::string_view body)> received;
   std::function<void(uint64_t peer)> closed;
 };

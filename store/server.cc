@@ -16,6 +16,7 @@
 #include <utility>
 #include <vector>
 
+#include "absl/strings/str_cat.h"
 #include "common/listen.h"
 #include "common/log.h"
 #include "common/memory_limit.h"
@@ -27,6 +28,7 @@
 #include "store/connections.h"
 #include "store/memory_budget.h"
 #include "store/tier_service.h"
+#include "taskd/own_user.h"
 
 namespace taskd::store {
 namespace {
@@ -93,9 +95,10 @@ Server::Server(EventLoop* loop, const Options& options)
       budget_(options.memory_limit_bytes, &connections_, &backend_, &clock_),
       clients_(&connections_, &backend_, &budget_),
       tiers_(&connections_, &backend_, &budget_),
-      acceptor_(loop, &connections_, [this](UniqueFd fd, const sockaddr_storage& address, const OwnerKey& owner) {
-        Accepted(std::move(fd), address, owner);
-      }) {}
+      acceptor_(loop, &connections_, options.serves_user,
+                [this](UniqueFd fd, const sockaddr_storage& address, const OwnerKey& owner) {
+                  Accepted(std::move(fd), address, owner);
+                }) {}
 
 StoreBackend::Callbacks Server::BackendCallbacks() {
   return {
@@ -180,20 +183,23 @@ void Server::Receive(Connection& connection) {
 // From a client, or from a peer that may still turn out to be another kind.
 void Server::ReceiveAsClient(Connection& connection, std::string_view bytes) {
   if (absl::Status fed = connection.parser.Feed(bytes); !fed.ok()) return connections_.Doom(connection, fed.message());
-  switch (connection.parser.peer()) {
-    case StoreParser::Peer::kUnknown:
-    case StoreParser::Peer::kClient:
-      return Pump(connection);
-    case StoreParser::Peer::kTier:
-      BeginFrames(connection, kMaxHelloBytes);
-      connection.tier = std::make_unique<TierCalls>();
-      ++tier_count_;
-      break;
-    case StoreParser::Peer::kService:
-      BeginFrames(connection, options_.frame_service.max_frame_bytes);
-      connection.received = Connection::Received::kWhole;
-      options_.frame_service.opened(connection.id, PeerAddress(connection.fd.get()), PeerShare(connection.fd.get()));
-      break;
+  const StoreParser::Peer kind = connection.parser.peer();
+  if (kind == StoreParser::Peer::kUnknown || kind == StoreParser::Peer::kClient) return Pump(connection);
+  const LoopbackPeer peer = FindLoopbackPeer(connection.fd.get());
+  if (MayBeStrangers(peer)) {
+    if (!peer.user) return connections_.Doom(connection);
+    return connections_.Doom(connection,
+                             absl::StrCat("it speaks as a part of the job, and is user ", *peer.user, "'s"));
+  }
+  if (kind == StoreParser::Peer::kTier) {
+    BeginFrames(connection, kMaxHelloBytes);
+    connection.tier = std::make_unique<TierCalls>();
+    ++tier_count_;
+  } else {
+    BeginFrames(connection, options_.frame_service.max_frame_bytes);
+    connection.received = Connection::Received::kWhole;
+    options_.frame_service.opened(connection.id, PeerAddress(connection.fd.get()), PeerShare(connection.fd.get()),
+                                  peer.user && IsOwnUserOrRoot(*peer.user));
   }
   TakeFrames(connection);
 }

@@ -1,7 +1,10 @@
 // A TCPStore server for clients of PyTorch, root or tier. One epoll thread serves any number of servers.
 #pragma once
 
+#include <sys/types.h>
+
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <string>
 #include <string_view>
@@ -37,6 +40,9 @@ class StoreServer {
     bool is_tier = false;     // a tier, whose upstream SetUpstream() sets; until then its clients wait
     std::string upstream;     // HOST:PORT of a taskd store; empty: this is the root
     StoreDialect unvalidated = StoreDialect::k1x;
+    // Over loopback tiers and peers of the frame service are this user's or root's, where the kernel tells. Where this is
+    // set clients are, too, or of a user for whom it is true; it is called on the loop's thread.
+    std::function<bool(uid_t user)> serves_user;
     FrameService frame_service;  // whom else this port is for
     // What StoreStats::bytes may become. Beyond it whoever wants to write is closed, and others go on reading.
     uint64_t memory_limit_bytes = DefaultStoreMemoryBytes();

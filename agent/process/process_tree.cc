@@ -7,11 +7,13 @@
 #include <array>
 #include <cstdio>
 #include <filesystem>
+#include <fstream>
 #include <map>
 #include <memory>
 #include <string>
 
 #include "absl/strings/ascii.h"
+#include "absl/strings/match.h"
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
@@ -75,6 +77,19 @@ std::vector<ProcessInfo> Descendants(pid_t of, const std::set<pid_t>& except) {
     by_parent.erase(parent);  // pids that are used again meanwhile make no circle
   }
   return found;
+}
+
+std::optional<uid_t> UserOf(pid_t pid) {
+  // Not the owner of /proc/PID: it is root for a process that has changed its user without exec.
+  std::ifstream status(absl::StrCat("/proc/", pid, "/status"));
+  for (std::string line; std::getline(status, line);) {
+    if (!absl::StartsWith(line, "Uid:")) continue;
+    const std::vector<std::string> ids = absl::StrSplit(line, absl::ByAnyChar("\t "), absl::SkipEmpty());
+    uid_t user = 0;
+    if (ids.size() == 5 && absl::SimpleAtoi(ids[4], &user))
+      return user;  // real, effective, saved, of files and sockets
+  }
+  return std::nullopt;
 }
 
 }  // namespace taskd::process

@@ -28,4 +28,7 @@ std::optional<ProcessInfo> ParseProcessStat(std::string_view line);
 // moment: processes that are started meanwhile may be missing, so repeat until none is left.
 std::vector<ProcessInfo> Descendants(pid_t of, const std::set<pid_t>& except);
 
+// The user that a process acts as. Nothing: it is gone, or /proc does not show it.
+std::optional<uid_t> UserOf(pid_t pid);
+
 }  // namespace taskd::process

@@ -80,8 +80,8 @@ class JobServices : public LauncherObserver {
   JobServices(const RunOptions& options, const Environment& environment);
 
   void OnSecret(const std::string& secret) override;
-  std::string StartManager() override;
   void OnHosting(const LauncherControl& control) override;
+  std::string StartManager() override;
   void BeforeStart(const Assignment& assignment) override;
   std::map<std::string, std::string> RankEnvironment(const Assignment& assignment) override;
   std::optional<std::string> CollectStacks(const std::map<int, pid_t>& pids) override {
@@ -139,10 +139,11 @@ void JobServices::OnSecret(const std::string& secret) {
 std::string JobServices::StartManager() {
   absl::StatusOr<HostPort> endpoint = ParseHostPort("--rdzv-endpoint", endpoint_);
   manager_ = endpoint.ok() ? daemons_.StartManager(endpoint->host) : "";
+  // At once: whom the job waits for is asked when it does not start.
+  if (!manager_.empty()) StartSupervision(manager_);
   return manager_;
 }
 
-// Before anybody joins: whom the job waits for is asked when it does not start.
 void JobServices::OnHosting(const LauncherControl& control) {
   supervision_.SetControl(control);
   if (!manager_.empty()) StartSupervision(manager_);

@@ -88,7 +88,8 @@ class Launcher {
   void CheckThatThisIsTheMaster();
   void HostAndJoin();
   void ServeRoot();
-  void Join(HostPort root, bool hosts_store);
+  void StartManager();
+  void Join(HostPort root);
   void SetSecret(const std::string& secret);
 
   void OnMessage(RootMessage message);
@@ -141,6 +142,8 @@ class Launcher {
   std::string secret_;  // of the job; empty: not known yet
   bool secret_known_ = false;
   bool hosts_store_ = false;
+  std::string nonce_;            // where it does: by this the root knows its own launcher
+  bool manager_is_due_ = false;  // the same: it is to start the job's manager
   int tier_port_ = 0;
   std::string why_not_here_;  // the endpoint is this machine, but its port was taken
   std::unique_ptr<RendezvousClient> client_;
@@ -239,7 +242,7 @@ void Launcher::OnOtherExit(pid_t pid, int wait_status) {
 void Launcher::FindHost() {
   if (const std::optional<bool> hosts = HostsStore(options_)) {
     if (*hosts && options_.master_is_node_0) CheckThatThisIsTheMaster();
-    return *hosts ? HostAndJoin() : Join(endpoint_, false);
+    return *hosts ? HostAndJoin() : Join(endpoint_);
   }
   resolver_.Resolve(endpoint_, [this](absl::StatusOr<std::vector<process::SocketAddress>> addresses) {
     if (phase_ != Phase::kJoining) return;
@@ -249,7 +252,7 @@ void Launcher::FindHost() {
       CheckThatRanksGetHere(found);
       HostAndJoin();
     } else {
-      Join(endpoint_, false);
+      Join(endpoint_);
     }
   });
 }
@@ -296,31 +299,29 @@ void Launcher::HostAndJoin() {
   }
   if (absl::IsAlreadyExists(status) && !HasNodeRanks(options_)) {
     why_not_here_ = std::string(status.message());
-    return Join(endpoint_, false);
+    return Join(endpoint_);
   }
   if (!status.ok()) return EndWith(1, std::string(status.message()));
   hosts_store_ = true;
   endpoint_.port = store_.root_port();
   if (!options_.placed_by.empty()) process::PrintRunLine(PlacementLine(options_, endpoint_.port));
   ServeRoot();
-  Join({alone ? listen.host : "127.0.0.1", endpoint_.port}, true);
+  Join({alone ? listen.host : "127.0.0.1", endpoint_.port});
 }
 
-// With the job's manager, whose address every node gets when it joins.
 void Launcher::ServeRoot() {
   const bool given = !secret_.empty();
   SetSecret(given ? secret_ : NewSecret());
-  std::string manager = options_.manager == "off" ? "" : options_.manager;
-  if (options_.manager.empty()) {
-    manager = observer_.StartManager();
-    SpareOthers();
-  }
+  nonce_ = NewSecret();
+  manager_is_due_ = options_.manager.empty();
   observer_.OnHosting({[this](int id) { store_.CollectStacks(id); },
                        [this](const LookMessage& message) { store_.Look(message); },
                        [this](const std::string& reason) { store_.Restart(reason); },
                        [this](const std::string& reason) { store_.EndJob(reason); }});
-  Rendezvous::Options with = RendezvousOptions(options_, manager);
+  Rendezvous::Options with = RendezvousOptions(options_, options_.manager == "off" ? "" : options_.manager);
   with.secret = secret_;
+  with.nonce = nonce_;
+  with.awaits_manager = manager_is_due_;
   StoreHost::Callbacks callbacks;
   callbacks.on_event = [this](const LauncherEvent& event) { observer_.OnEvent(event); };
   callbacks.on_waiting = [this](const std::string& waits_for) { observer_.OnWaiting(waits_for); };
@@ -329,19 +330,27 @@ void Launcher::ServeRoot() {
   store_.ServeRoot(std::move(with), std::move(callbacks), /*peers_prove=*/given);
 }
 
+// The job's, whose address every node gets at the Start. Once this node has joined: until then nobody is served but those
+// who were faster.
+void Launcher::StartManager() {
+  const std::string manager = observer_.StartManager();
+  SpareOthers();
+  store_.SetManager(manager);
+}
+
 void Launcher::SetSecret(const std::string& secret) {
   secret_ = secret;
   if (!std::exchange(secret_known_, true)) observer_.OnSecret(secret_);
 }
 
-void Launcher::Join(HostPort root, bool hosts_store) {
+void Launcher::Join(HostPort root) {
   if (options_.tiered) {
     absl::StatusOr<int> port = store_.ServeTier(options_.store_fan_out > 0);
     if (!port.ok()) return EndWith(1, std::string(port.status().message()));
     tier_port_ = *port;
   }
   NodeInfo info = DescribeNode(options_, host_);
-  info.hosts_store = hosts_store;
+  info.nonce = nonce_;
   info.tier_port = options_.store_fan_out > 0 ? tier_port_ : 0;
   RendezvousClient::Callbacks callbacks;
   callbacks.received = [this](RootMessage message) { OnMessage(std::move(message)); };
@@ -352,7 +361,7 @@ void Launcher::Join(HostPort root, bool hosts_store) {
   const Rendezvous::Options with = RendezvousOptions(options_, "");
   client_ = std::make_unique<RendezvousClient>(&loop_, std::move(root), std::move(info), secret_, with.join_timeout_ns,
                                                with.silence_ns, std::move(callbacks),
-                                               hosts_store ? 1 : options_.master_ports);
+                                               hosts_store_ ? 1 : options_.master_ports);
   client_->Start();
 }
 
@@ -363,7 +372,10 @@ void Launcher::OnMessage(RootMessage message) {
   std::visit([this](auto& one) { On(std::move(one)); }, message);
 }
 
-void Launcher::On(WaitingMessage message) { waiting_ = std::move(message.text); }
+void Launcher::On(WaitingMessage message) {
+  waiting_ = std::move(message.text);
+  if (std::exchange(manager_is_due_, false)) StartManager();
+}
 
 void Launcher::PrintWaiting() {
   if (phase_ == Phase::kJoining && SpeaksForNode()) {

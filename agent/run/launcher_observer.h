@@ -35,11 +35,11 @@ class LauncherObserver {
   // Once: what the parts of this job prove to each other. The operator's TASKD_TOKEN, or one that the launcher made that
   // hosts the root store. Not to be logged.
   virtual void OnSecret(const std::string& /*secret*/) {}
-  // On the launcher that hosts the root store, before anybody joins, unless the options name a manager or want none:
-  // starts the job's manager; its HOST:PORT, which goes into every Assignment. Empty: the job has none.
-  virtual std::string StartManager() { return ""; }
-  // There too, before anybody joins.
+  // On the launcher that hosts the root store, before anybody joins.
   virtual void OnHosting(const LauncherControl& /*control*/) {}
+  // There too, when it has joined itself, unless the options name a manager or want none: starts the job's manager; its
+  // HOST:PORT, which goes into every Assignment. Empty: the job has none.
+  virtual std::string StartManager() { return ""; }
   // On every node, before the ranks of each round are started.
   virtual void BeforeStart(const Assignment& /*assignment*/) {}
   // Added to the environment of each rank of that round.

@@ -35,6 +35,8 @@ std::string Seconds(int64_t ns) { return fmt::format("{:g} s", static_cast<doubl
 
 Rendezvous::Rendezvous(Options options, int64_t now_ns)
     : options_(std::move(options)),
+      manager_(options_.manager),
+      awaits_manager_(options_.awaits_manager),
       clock_(kLookNs),
       now_ns_(clock_.Look(now_ns)),
       gather_deadline_ns_(now_ns_ + options_.join_timeout_ns),
@@ -59,9 +61,11 @@ void Rendezvous::Send(uint64_t peer, Message message) {
 
 Rendezvous::Outputs Rendezvous::TakeOutputs() { return std::exchange(outputs_, {}); }
 
-Rendezvous::Outputs Rendezvous::Opened(uint64_t peer, int64_t now_ns) {
+Rendezvous::Outputs Rendezvous::Opened(uint64_t peer, int64_t now_ns, bool is_known) {
   now_ns_ = clock_.Look(now_ns);
-  connections_[peer].heard_ns = now_ns_;
+  Connection& connection = connections_[peer];
+  connection.heard_ns = now_ns_;
+  connection.is_known = is_known;
   return TakeOutputs();
 }
 
@@ -97,10 +101,10 @@ bool Rendezvous::joined(uint64_t peer) const {
 
 // ---- Joining
 
-std::string Rendezvous::WhyRefused(const NodeInfo& info) const {
+std::string Rendezvous::WhyRefused(const NodeInfo& info, bool is_known) const {
   if (info.run_id != options_.run_id) {
-    return fmt::format("--rdzv-id is '{}' here and '{}' at the launcher that hosts the store", info.run_id,
-                       options_.run_id);
+    return fmt::format("--rdzv-id is '{}' here and {} at the launcher that hosts the store", info.run_id,
+                       is_known ? fmt::format("'{}'", options_.run_id) : "another one");
   }
   if (info.version != options_.version) {
     return fmt::format("taskd is version {} here and {} at the launcher that hosts the store", info.version,
@@ -110,15 +114,20 @@ std::string Rendezvous::WhyRefused(const NodeInfo& info) const {
     return fmt::format("--nnodes is {}:{} here and {}:{} at the launcher that hosts the store", info.min_nodes,
                        info.max_nodes, options_.min_nodes, options_.max_nodes);
   }
-  if (!fixed_ranks()) return Complete() ? CompleteText() : "";
+  if (!fixed_ranks()) return Complete() ? CompleteText(is_known) : "";
   if (info.node_rank < 0 || info.node_rank >= options_.max_nodes) {
     return fmt::format("--node-rank is {} and has to be 0 to {}", info.node_rank, options_.max_nodes - 1);
   }
   for (const auto& [peer, connection] : connections_) {
     if (!connection.node || connection.node->info.node_rank != info.node_rank) continue;
     const NodeInfo& other = connection.node->info;
-    return fmt::format("--node-rank {} is taken by {} (pid {}); this is {} (pid {})", info.node_rank, other.host,
-                       other.pid, info.host, info.pid);
+    return fmt::format("--node-rank {} is taken by {}; this is {} (pid {})", info.node_rank,
+                       is_known ? fmt::format("{} (pid {})", other.host, other.pid) : "another launcher", info.host,
+                       info.pid);
+  }
+  if (info.node_rank == 0 && !HostsStore(info)) {
+    return fmt::format("--node-rank 0 is the launcher's that hosts the store; this is {} (pid {})", info.host,
+                       info.pid);
   }
   return "";
 }
@@ -132,12 +141,13 @@ bool Rendezvous::Complete() const {
   return in_round >= options_.max_nodes;
 }
 
-std::string Rendezvous::CompleteText() const {
+std::string Rendezvous::CompleteText(bool is_known) const {
   std::vector<std::string> names;
   for (const auto& [peer, connection] : connections_) {
     if (connection.node && connection.node->state != State::kWaiting) names.push_back(connection.node->info.host);
   }
-  return fmt::format("the job is complete: it runs on {} of {} nodes ({})", names.size(), Plan(), List(names));
+  return fmt::format("the job is complete: it runs on {} of {} nodes{}", names.size(), Plan(),
+                     is_known ? fmt::format(" ({})", List(names)) : "");
 }
 
 void Rendezvous::On(uint64_t peer, const JoinMessage& message) {
@@ -149,11 +159,12 @@ void Rendezvous::On(uint64_t peer, const JoinMessage& message) {
     outputs_.push_back({peer, std::nullopt});
     return;
   }
-  if (std::string why = WhyRefused(message.info); !why.empty()) {
+  if (std::string why = WhyRefused(message.info, connection.is_known); !why.empty()) {
     Send(peer, RefusedMessage{std::move(why), message.info.run_id != options_.run_id});
     return;
   }
-  connection.node = Node{.info = message.info, .arrival = arrivals_++};
+  connection.node = Node{.info = message.info, .hosts_store = HostsStore(message.info), .arrival = arrivals_++};
+  ++joined_;
   if (phase_ == Phase::kRunning && elastic()) {
     int in_round = 0;
     bool succeeded = false;
@@ -181,7 +192,7 @@ std::vector<Rendezvous::Member> Rendezvous::Candidates() {
   const int nobody = std::numeric_limits<int>::max();
   auto place = [&](const Node& node) {
     if (fixed_ranks()) return std::make_tuple(0, node.info.node_rank, 0, int64_t{0});
-    return std::make_tuple(node.info.hosts_store ? 0 : 1, node.group_rank < 0 ? nobody : node.group_rank,
+    return std::make_tuple(node.hosts_store ? 0 : 1, node.group_rank < 0 ? nobody : node.group_rank,
                            node.info.node_rank < 0 ? nobody : node.info.node_rank, node.arrival);
   };
   std::sort(candidates.begin(), candidates.end(),
@@ -190,7 +201,7 @@ std::vector<Rendezvous::Member> Rendezvous::Candidates() {
 }
 
 void Rendezvous::StartIfComplete() {
-  if (phase_ != Phase::kGathering) return;
+  if (phase_ != Phase::kGathering || awaits_manager_) return;
   auto candidates = Candidates();
   const int count = static_cast<int>(candidates.size());
   if (count < options_.min_nodes) {
@@ -198,7 +209,7 @@ void Rendezvous::StartIfComplete() {
     return;
   }
   // Others may have been faster than the store's own launcher.
-  if (!fixed_ranks() && !candidates.front().second->info.hosts_store) return;
+  if (!fixed_ranks() && !candidates.front().second->hosts_store) return;
   if (elastic()) {
     if (!last_call_ends_ns_) last_call_ends_ns_ = now_ns_ + (gathered_before_ ? 0 : options_.last_call_ns);
     if (count < options_.max_nodes && now_ns_ < *last_call_ends_ns_) return;
@@ -238,7 +249,7 @@ Assignment Rendezvous::OfRound(const std::vector<Member>& order) const {
   common.round = round_;
   common.restart_count = restart_count_;
   common.group_world_size = static_cast<int>(order.size());
-  common.manager = options_.manager;
+  common.manager = manager_;
   common.secret = options_.secret;
   common.node_timeout_ms = options_.silence_ns / kNsPerMs;
   for (const auto& [peer, node] : order) {
@@ -287,7 +298,8 @@ void Rendezvous::Start(const std::vector<Member>& chosen) {
     if (!connection.node || connection.node->state != State::kWaiting) continue;
     if (complete) {
       connection.node.reset();
-      Send(peer, RefusedMessage{CompleteText()});
+      --joined_;
+      Send(peer, RefusedMessage{CompleteText(connection.is_known)});
     } else {
       SendWaiting(peer);
     }
@@ -409,6 +421,7 @@ void Rendezvous::Drop(uint64_t peer, const std::string& why) {
   const std::optional<Node> node = std::move(found->second.node);
   connections_.erase(found);
   if (!node) return;
+  --joined_;
   switch (phase_) {
     case Phase::kGathering:
       StartIfComplete();
@@ -437,7 +450,7 @@ void Rendezvous::On(uint64_t peer, const LeaveMessage& message) {
   if (phase_ == Phase::kEnded || node.leaving) return;
   const std::string reason = fmt::format("{} left: {}", NodeName(node), process::SignalName(message.signal));
   const StopCause cause = message.signal == SIGINT ? StopCause::kInterrupted : StopCause::kTerminated;
-  if (!elastic() || node.info.hosts_store) {
+  if (!elastic() || node.hosts_store) {
     End(128 + message.signal, cause, reason);
     return;
   }
@@ -466,6 +479,14 @@ Rendezvous::Outputs Rendezvous::Restart(const std::string& reason, int64_t now_n
 Rendezvous::Outputs Rendezvous::EndJob(const std::string& reason, int64_t now_ns) {
   now_ns_ = clock_.Look(now_ns);
   if (phase_ != Phase::kEnded) End(1, StopCause::kOrdered, reason);
+  return TakeOutputs();
+}
+
+Rendezvous::Outputs Rendezvous::SetManager(const std::string& manager, int64_t now_ns) {
+  now_ns_ = clock_.Look(now_ns);
+  manager_ = manager;
+  awaits_manager_ = false;
+  StartIfComplete();
   return TakeOutputs();
 }
 
@@ -603,6 +624,7 @@ std::string Rendezvous::WaitingText() const {
   for (int rank = 0; rank < options_.max_nodes; ++rank) {
     if (ranks.count(rank) == 0) missing.push_back(std::to_string(rank));
   }
+  if (missing.empty()) return "all are there";
   return fmt::format("{} of {} {} are there, missing {}{} {}", count, Plan(), options_.tasks ? "ranks" : "nodes",
                      options_.tasks ? "rank" : "node rank", missing.size() == 1 ? "" : "s", List(missing));
 }

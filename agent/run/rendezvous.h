@@ -50,8 +50,10 @@ class Rendezvous {
   struct Options {
     std::string run_id;
     std::string version;
-    std::string secret;   // of the job; goes into each Assignment
-    std::string manager;  // goes into each Assignment
+    std::string secret;           // of the job; goes into each Assignment
+    std::string nonce;            // node 0, whose launcher hosts the store, is who brings it; empty: nobody is
+    std::string manager;          // goes into each Assignment
+    bool awaits_manager = false;  // nobody starts before SetManager() has said whether there is one
     int min_nodes = 1;
     int max_nodes = 1;
     bool tasks = false;       // the launchers are tasks with one rank each (TaskPlace): messages say so
@@ -78,7 +80,8 @@ class Rendezvous {
 
   // `peer` is the number of a connection and never reused. Calls are valid at any time and for any peer; those that do
   // not apply (an old round, a node that never joined) are ignored. Time never runs backwards.
-  Outputs Opened(uint64_t peer, int64_t now_ns);
+  // `is_known`: it has proven the secret, or is this user's: it may hear of others why it is refused.
+  Outputs Opened(uint64_t peer, int64_t now_ns, bool is_known = true);
   Outputs Received(uint64_t peer, const NodeMessage& message, int64_t now_ns);
   Outputs Lost(uint64_t peer, int64_t now_ns);  // the connection has ended
   Outputs Tick(int64_t now_ns);
@@ -86,12 +89,14 @@ class Rendezvous {
   // ends the job with code 1.
   Outputs Restart(const std::string& reason, int64_t now_ns);
   Outputs EndJob(const std::string& reason, int64_t now_ns);  // with code 1
+  Outputs SetManager(const std::string& manager, int64_t now_ns);
 
   int64_t next_tick_ns() const;  // when Tick() is due at the latest
   bool ended() const { return phase_ == Phase::kEnded; }
   int round() const { return round_; }  // -1 before the first Start
   std::vector<uint64_t> running_peers() const;
   bool joined(uint64_t peer) const;
+  bool anybody_joined() const { return joined_ > 0; }
   // Whom it waits for: "nodes 2, 5-7 (3 of 8 here)"; empty: for nobody.
   std::string WaitsFor() const;
 
@@ -101,6 +106,7 @@ class Rendezvous {
 
   struct Node {
     NodeInfo info;
+    bool hosts_store = false;
     int64_t arrival = 0;
     int group_rank = -1;  // of the last round it was in
     State state = State::kWaiting;
@@ -108,6 +114,7 @@ class Rendezvous {
     int64_t probe_answered = 0;
   };
   struct Connection {
+    bool is_known = false;
     int64_t heard_ns = 0;
     std::optional<Node> node;  // after Join
   };
@@ -129,9 +136,10 @@ class Rendezvous {
   void On(uint64_t, const StacksMessage&) {}
   void On(uint64_t, const EvidenceMessage&) {}
 
-  std::string WhyRefused(const NodeInfo& info) const;  // empty: it may join
+  bool HostsStore(const NodeInfo& info) const { return !options_.nonce.empty() && info.nonce == options_.nonce; }
+  std::string WhyRefused(const NodeInfo& info, bool is_known) const;  // empty: it may join
   bool Complete() const;
-  std::string CompleteText() const;
+  std::string CompleteText(bool is_known) const;
   void DropSilent();
   void Drop(uint64_t peer, const std::string& why);
   void BeginSettling();
@@ -154,6 +162,8 @@ class Rendezvous {
   Outputs TakeOutputs();
 
   const Options options_;
+  std::string manager_;
+  bool awaits_manager_;
   ObservedClock clock_;
   int64_t now_ns_ = 0;  // on that clock, like all times below
   Phase phase_ = Phase::kGathering;
@@ -161,6 +171,7 @@ class Rendezvous {
   int restart_count_ = 0;
   int64_t arrivals_ = 0;
   std::map<uint64_t, Connection> connections_;
+  size_t joined_ = 0;  // of these
 
   int64_t gather_deadline_ns_ = 0;
   bool gathered_before_ = false;              // this gathering began with enough nodes: no last call

@@ -115,7 +115,7 @@ json ToJson(const JoinMessage& message) {
           {"min_nodes", info.min_nodes},
           {"max_nodes", info.max_nodes},
           {"max_restarts", info.max_restarts},
-          {"hosts_store", info.hosts_store},
+          {"nonce", info.nonce},
           {"tier_port", info.tier_port}};
 }
 
@@ -131,7 +131,7 @@ JoinMessage ReadJoin(Reader& reader) {
   info.min_nodes = reader.Int("min_nodes", 1, kMaxNodes);
   info.max_nodes = reader.Int("max_nodes", 1, kMaxNodes);
   info.max_restarts = reader.Int("max_restarts", 0, kMaxCount);
-  info.hosts_store = reader.Bool("hosts_store");
+  info.nonce = reader.Text("nonce", kMaxFieldBytes);
   info.tier_port = reader.Int("tier_port", 0, kMaxPort);
   return {std::move(info)};
 }

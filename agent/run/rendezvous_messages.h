@@ -26,9 +26,9 @@ struct NodeInfo {
   int min_nodes = 0;
   int max_nodes = 0;
   int max_restarts = 0;
-  bool hosts_store = false;  // becomes group rank 0 of an elastic job
-  int tier_port = 0;         // where other nodes' tiers may ask this node's; 0: nowhere
-  std::string address;       // from which it came; the root fills it in
+  std::string nonce;  // of the launcher that hosts the store, which it alone has (Rendezvous::Options); others': empty
+  int tier_port = 0;  // where other nodes' tiers may ask this node's; 0: nowhere
+  std::string address;  // from which it came; the root fills it in
 };
 
 struct Assignment {

@@ -25,7 +25,7 @@ process::WorkerExit Exit() {
 }
 
 TEST(RendezvousMessagesTest, NodeMessagesComeBack) {
-  NodeInfo info{"id", "0.1", "host", 12, 3, 8, "trainer", 2, 4, 5, true, 4711, ""};
+  NodeInfo info{"id", "0.1", "host", 12, 3, 8, "trainer", 2, 4, 5, "only mine", 4711, ""};
   auto join = DecodeNodeMessage(Encode(NodeMessage(JoinMessage{info})));
   ASSERT_TRUE(join.ok()) << join.status();
   const NodeInfo& back = std::get<JoinMessage>(*join).info;
@@ -33,7 +33,7 @@ TEST(RendezvousMessagesTest, NodeMessagesComeBack) {
   EXPECT_EQ(back.node_rank, 3);
   EXPECT_EQ(back.local_world_size, 8);
   EXPECT_EQ(back.max_restarts, 5);
-  EXPECT_TRUE(back.hosts_store);
+  EXPECT_EQ(back.nonce, "only mine");
   EXPECT_EQ(back.tier_port, 4711);
 
   auto failed = DecodeNodeMessage(Encode(NodeMessage(FailedMessage{3, Exit(), "/logs/0"})));
@@ -125,7 +125,7 @@ TEST(RendezvousMessagesTest, RootMessagesComeBack) {
 }
 
 TEST(RendezvousMessagesTest, BytesThatAreNoText) {
-  NodeInfo info{"id\xff", "0.1", "ho\x80st", 12, 3, 8, "trainer", 2, 4, 5, true, 4711, ""};
+  NodeInfo info{"id\xff", "0.1", "ho\x80st", 12, 3, 8, "trainer", 2, 4, 5, "only mine", 4711, ""};
   EXPECT_TRUE(DecodeNodeMessage(Encode(NodeMessage(JoinMessage{info}))).ok());
 }
 
@@ -165,7 +165,7 @@ TEST(RendezvousMessagesTest, HostileInputIsAnError) {
 
 TEST(RendezvousMessagesTest, ChangedBytesNeverCrash) {
   std::mt19937 random(1);
-  NodeInfo info{"id", "0.1", "host", 12, 3, 8, "trainer", 2, 4, 5, true, 4711, ""};
+  NodeInfo info{"id", "0.1", "host", 12, 3, 8, "trainer", 2, 4, 5, "only mine", 4711, ""};
   const std::vector<std::string> bodies = {Encode(NodeMessage(JoinMessage{info})),
                                            Encode(NodeMessage(FailedMessage{3, Exit(), "/logs/0"})),
                                            Encode(RootMessage(EndMessage{139, {{Exit(), "host", 1, "/logs"}}, "why"}))};

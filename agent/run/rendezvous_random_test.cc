@@ -113,7 +113,7 @@ class RandomJob {
     info.role = Below(2) == 0 ? "a" : "b";
     info.min_nodes = options_.min_nodes;
     info.max_nodes = options_.max_nodes;
-    info.hosts_store = peer == 1;
+    if (peer == 1) info.nonce = options_.nonce;
     sizes_[peer] = info.local_world_size;
     nodes_[peer] = {};
     Take(rendezvous_->Opened(peer, now_));

@@ -19,7 +19,7 @@ std::optional<bool> HostsStore(const RunOptions& options);
 // `manager`: HOST:PORT for every Assignment, empty for none.
 Rendezvous::Options RendezvousOptions(const RunOptions& options, const std::string& manager);
 
-// This node as it joins; what only the launcher knows (hosts_store, tier_port) is left out. `host`: what people call
+// This node as it joins; what only the launcher knows (nonce, tier_port) is left out. `host`: what people call
 // it.
 NodeInfo DescribeNode(const RunOptions& options, const std::string& host);
 

@@ -28,6 +28,7 @@ Rendezvous::Options Static(int nodes, int max_restarts = 0) {
   Rendezvous::Options options;
   options.run_id = "job";
   options.version = "1";
+  options.nonce = "of the store's launcher";
   options.min_nodes = options.max_nodes = nodes;
   options.max_restarts = max_restarts;
   options.join_timeout_ns = 60 * kS;
@@ -61,12 +62,12 @@ class Job {
     info.role = "default";
     info.min_nodes = options_.min_nodes;
     info.max_nodes = options_.max_nodes;
-    info.hosts_store = node_rank == 0;
+    if (node_rank == 0) info.nonce = options_.nonce;
     return info;
   }
 
-  void Join(uint64_t peer, const NodeInfo& info) {
-    Take(rendezvous_.Opened(peer, now_));
+  void Join(uint64_t peer, const NodeInfo& info, bool is_known = true) {
+    Take(rendezvous_.Opened(peer, now_, is_known));
     Send(peer, JoinMessage{info});
   }
   void Join(uint64_t peer, int node_rank) { Join(peer, Info(node_rank)); }
@@ -81,6 +82,7 @@ class Job {
   void Succeed(uint64_t peer) { Send(peer, SucceededMessage{rendezvous_.round()}); }
   void Stopped(uint64_t peer) { Send(peer, StoppedMessage{rendezvous_.round()}); }
   void Lose(uint64_t peer) { Take(rendezvous_.Lost(peer, now_)); }
+  void SetManager(const std::string& manager) { Take(rendezvous_.SetManager(manager, now_)); }
   void Restart(const std::string& reason) { Take(rendezvous_.Restart(reason, now_)); }
   void Pass(int64_t ns) {
     const int64_t end = now_ + ns;
@@ -201,6 +203,76 @@ TEST(RendezvousTest, WhatDoesNotFitIsRefusedWithBothValues) {
     job.Join(3, 1);
     EXPECT_TRUE(job.Started(3)) << "the place is still free";
   }
+}
+
+TEST(RendezvousTest, WhoIsFasterThanTheStoresLauncherIsNotNode0) {
+  Job fixed(Static(2));
+  NodeInfo stranger = fixed.Info(0);
+  for (const char* nonce : {"", "guessed"}) {
+    stranger.nonce = nonce;
+    fixed.Join(7, stranger);
+    EXPECT_THAT(fixed.Last<RefusedMessage>(7)->text, HasSubstr("--node-rank 0 is the launcher's that hosts the store"));
+    fixed.Lose(7);
+  }
+  fixed.Join(1, 0);
+  fixed.Join(2, 1);
+  EXPECT_EQ(fixed.Started(1)->group_rank, 0);
+
+  Job elastic(Elastic(1, 2));
+  stranger = elastic.Info(0);
+  stranger.nonce = "guessed";
+  elastic.Join(7, stranger);
+  elastic.Pass(10 * kS);
+  EXPECT_FALSE(elastic.Started(7)) << "without node 0";
+  elastic.Join(1, 0);
+  EXPECT_EQ(elastic.Started(1)->group_rank, 0);
+  EXPECT_EQ(elastic.Started(7)->group_rank, 1);
+  elastic.Send(7, LeaveMessage{SIGTERM});
+  EXPECT_FALSE(elastic.Last<EndMessage>(1)) << "only node 0 takes the store along";
+}
+
+TEST(RendezvousTest, WithoutANonceNobodyIsNode0) {
+  Rendezvous::Options options = Static(1);
+  options.nonce = "";
+  Job job(options);
+  job.Join(1, 0);
+  EXPECT_TRUE(job.Last<RefusedMessage>(1));
+}
+
+TEST(RendezvousTest, StrangersHearNothingOfOthers) {
+  const auto refusal = [](Job& job, const NodeInfo& info) {
+    job.Join(9, info, /*is_known=*/false);
+    const std::string text = job.Last<RefusedMessage>(9)->text;
+    job.Lose(9);
+    return text;
+  };
+  Job job(Static(2));
+  job.Join(1, 0);
+  NodeInfo stranger = job.Info(0);
+  stranger.host = "mine";
+  stranger.pid = 1;
+  EXPECT_EQ(refusal(job, stranger), "--node-rank 0 is taken by another launcher; this is mine (pid 1)");
+  stranger.run_id = "guessed";
+  EXPECT_EQ(refusal(job, stranger), "--rdzv-id is 'guessed' here and another one at the launcher that hosts the store");
+
+  Rendezvous::Options options = Static(1);
+  options.fixed_ranks = false;
+  Job complete(options);
+  complete.Join(1, 0);
+  EXPECT_EQ(refusal(complete, complete.Info(1)), "the job is complete: it runs on 1 of 1 nodes");
+}
+
+TEST(RendezvousTest, NobodyStartsBeforeTheManagerIsKnown) {
+  Rendezvous::Options options = Static(2);
+  options.awaits_manager = true;
+  Job job(options);
+  job.Join(1, 0);
+  job.Join(2, 1);
+  job.Pass(10 * kS);
+  EXPECT_FALSE(job.Started(1));
+  job.SetManager("node0:9601");
+  EXPECT_EQ(job.Started(1)->manager, "node0:9601");
+  EXPECT_EQ(job.Started(2)->manager, "node0:9601");
 }
 
 TEST(RendezvousTest, ANodeThatNeverComesIsNamed) {

@@ -38,16 +38,24 @@ void StoreHost::RunThread() {
   if (!thread_.joinable()) thread_ = std::thread([this] { loop_.Run(); });
 }
 
-absl::Status StoreHost::ListenRoot(const HostPort& address, bool everywhere) {
+store::StoreServer::Options StoreHost::StoreOptions(const HostPort& listen, bool everywhere) {
   store::StoreServer::Options options;
-  options.listen = address;
+  options.listen = listen;
   options.dual_stack = everywhere;
   options.memory_limit_bytes = memory_limit_bytes_;
+  if (!everywhere) {
+    options.serves_user = [this](uid_t user) { return rank_users_.Has(user, EventLoop::NowNs()); };
+  }
+  return options;
+}
+
+absl::Status StoreHost::ListenRoot(const HostPort& address, bool everywhere) {
+  store::StoreServer::Options options = StoreOptions(address, everywhere);
   options.frame_service = {
       .magic = kLauncherMagic,
       .max_frame_bytes = kMaxStrangersFrameBytes,
-      .opened = [this](uint64_t peer, const std::string& address,
-                       const std::string& share) { Opened(peer, address, share); },
+      .opened = [this](uint64_t peer, const std::string& address, const std::string& share,
+                       bool is_own) { Opened(peer, address, share, is_own); },
       .received = [this](uint64_t peer, std::string_view bytes) { Received(peer, bytes); },
       .closed = [this](uint64_t peer) { Gone(peer); },
   };
@@ -59,6 +67,7 @@ absl::Status StoreHost::ListenRoot(const HostPort& address, bool everywhere) {
 
 void StoreHost::ServeRoot(Rendezvous::Options options, Callbacks callbacks, bool peers_prove) {
   tls_ = TlsContext::Server(options.secret, peers_prove);
+  peers_prove_ = peers_prove;
   root_->SetPeerTimeout(options.silence_ns / 1'000'000);
   rendezvous_ = std::make_unique<Rendezvous>(std::move(options), EventLoop::NowNs());
   callbacks_ = std::move(callbacks);
@@ -70,11 +79,8 @@ absl::StatusOr<int> StoreHost::ServeTier(bool everywhere) {
   RunThread();
   std::promise<absl::StatusOr<int>> result;
   loop_.Post([&] {
-    store::StoreServer::Options options;
-    options.listen = {"127.0.0.1", 0};
-    options.dual_stack = everywhere;
+    store::StoreServer::Options options = StoreOptions({"127.0.0.1", 0}, everywhere);
     options.is_tier = true;
-    options.memory_limit_bytes = memory_limit_bytes_;
     absl::StatusOr<std::unique_ptr<store::StoreServer>> server = store::StoreServer::Start(&loop_, options);
     if (!server.ok()) {
       result.set_value(server.status());
@@ -103,7 +109,7 @@ void StoreHost::WhenAlone(std::function<void()> callback) {
     return;
   }
   loop_.Post([this, callback = std::move(callback)]() mutable {
-    if (launchers_.empty()) {
+    if (rendezvous_ == nullptr || !rendezvous_->anybody_joined()) {
       callback();
     } else {
       alone_ = std::move(callback);
@@ -142,17 +148,21 @@ void StoreHost::Restart(const std::string& reason) {
   });
 }
 
+void StoreHost::SetManager(const std::string& manager) {
+  loop_.Post([this, manager] { Do(rendezvous_->SetManager(manager, EventLoop::NowNs())); });
+}
+
 void StoreHost::EndJob(const std::string& reason) {
   loop_.Post([this, reason] {
     if (rendezvous_ != nullptr) Do(rendezvous_->EndJob(reason, EventLoop::NowNs()));
   });
 }
 
-void StoreHost::Opened(uint64_t peer, const std::string& address, const std::string& share) {
+void StoreHost::Opened(uint64_t peer, const std::string& address, const std::string& share, bool is_own) {
   Launcher& launcher = launchers_[peer];
   launcher.address = address;
   launcher.in.set_max_bytes(kMaxStrangersFrameBytes);
-  Do(rendezvous_->Opened(peer, EventLoop::NowNs()));
+  Do(rendezvous_->Opened(peer, EventLoop::NowNs(), peers_prove_ || is_own));
   if (!tls_.ok()) return Refuse(peer, std::string(tls_.status().message()));
   if (const auto victim = unproven_.Add(peer, share, EventLoop::NowNs())) {
     Refuse(*victim, "too many others that have not proven anything either");
@@ -280,7 +290,7 @@ void StoreHost::Gone(uint64_t peer) {
   if (launchers_.erase(peer) == 0) return;
   unproven_.Failed(peer, EventLoop::NowNs());
   Do(rendezvous_->Lost(peer, EventLoop::NowNs()));
-  if (launchers_.empty() && alone_) std::exchange(alone_, nullptr)();
+  if (alone_ && !rendezvous_->anybody_joined()) std::exchange(alone_, nullptr)();
 }
 
 // Sending and closing may call back; what that brings comes after what is being done.

@@ -14,6 +14,7 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "agent/run/rank_users.h"
 #include "agent/run/rendezvous.h"
 #include "common/event_loop.h"
 #include "common/frame_buffer.h"
@@ -43,7 +44,8 @@ class StoreHost {
   StoreHost& operator=(const StoreHost&) = delete;
 
   // First, and until it succeeds once: listens for clients and launchers; answers when ServeRoot() is called.
-  // `everywhere`: on all addresses of the machine. Errors as StoreServer::Start().
+  // `everywhere`: on all addresses of the machine, for whoever comes; else clients are this user's, root's, or those of
+  // whom ranks run as. Errors as StoreServer::Start().
   absl::Status ListenRoot(const HostPort& address, bool everywhere);
   // Launchers speak TLS with it (rendezvous_client.h), whose server has `options.secret`. `peers_prove`: who joins has
   // to prove that he has the secret; else he is given it with his Assignment.
@@ -60,8 +62,8 @@ class StoreHost {
   // The job is over: the tier no longer logs the loss of its upstream.
   void ExpectEnd();
 
-  // Any thread; `callback` runs once on this object's thread, when no launcher is connected any more. Without a root:
-  // at once.
+  // Any thread; `callback` runs once on this object's thread, when no launcher that has joined is connected any more.
+  // Without a root: at once.
   void WhenAlone(std::function<void()> callback);
   // Any thread. Asks every node that runs ranks for their stacks. The answers come with this id.
   void CollectStacks(int id);
@@ -70,8 +72,11 @@ class StoreHost {
   // Any thread. As Rendezvous::Restart() and EndJob().
   void Restart(const std::string& reason);
   void EndJob(const std::string& reason);
+  // Any thread, after ServeRoot(). As Rendezvous::SetManager().
+  void SetManager(const std::string& manager);
 
  private:
+  store::StoreServer::Options StoreOptions(const HostPort& listen, bool everywhere);
   void RunThread();
   void Do(Rendezvous::Outputs outputs);
   void DoOne(const Rendezvous::Output& output);
@@ -84,7 +89,7 @@ class StoreHost {
     int looks = 0;             // Look()s that it has not answered; at most kMaxLooks
   };
 
-  void Opened(uint64_t peer, const std::string& address, const std::string& share);
+  void Opened(uint64_t peer, const std::string& address, const std::string& share, bool is_own);
   void BeginHandshakes();
   void SetProofTick();
   void ReceivedTls(uint64_t peer, std::string_view bytes);
@@ -103,10 +108,12 @@ class StoreHost {
   std::unique_ptr<store::StoreServer> root_;
   std::unique_ptr<store::StoreServer> tier_;
   // On the thread:
+  RankUsers rank_users_;
   std::unique_ptr<Rendezvous> rendezvous_;
   Callbacks callbacks_;
   std::map<uint64_t, Launcher> launchers_;  // by peer
   absl::StatusOr<std::shared_ptr<const TlsContext>> tls_ = absl::UnavailableError("not served yet");
+  bool peers_prove_ = false;
   HandshakeBudget unproven_;  // of launchers_
   bool beginning_ = false;
   bool proof_ticking_ = false;

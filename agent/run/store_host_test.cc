@@ -3,8 +3,10 @@
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <netinet/in.h>
 #include <sys/socket.h>
 
+#include <atomic>
 #include <cstring>
 #include <mutex>
 #include <optional>
@@ -25,6 +27,8 @@ using ::testing::HasSubstr;
 constexpr int64_t kS = 1'000'000'000;
 constexpr int64_t kHangLimitNs = std::chrono::nanoseconds(taskd::testing::kHangLimit).count();
 
+constexpr char kNonce[] = "of the store's launcher";
+
 NodeInfo Info(int node_rank) {
   NodeInfo info;
   info.run_id = "job";
@@ -34,7 +38,7 @@ NodeInfo Info(int node_rank) {
   info.local_world_size = 1;
   info.role = "default";
   info.min_nodes = info.max_nodes = 2;
-  info.hosts_store = node_rank == 0;
+  if (node_rank == 0) info.nonce = kNonce;
   return info;
 }
 
@@ -43,6 +47,7 @@ Rendezvous::Options TwoNodes(int max_restarts = 0) {
   options.run_id = "job";
   options.version = "1";
   options.secret = "of the job";
+  options.nonce = kNonce;
   options.min_nodes = options.max_nodes = 2;
   options.max_restarts = max_restarts;
   return options;
@@ -74,6 +79,19 @@ class Node {
   std::string failed_;
   RendezvousClient client_;
 };
+
+// Speaks as a launcher, and never joins.
+UniqueFd Stranger(int port) {
+  UniqueFd fd(socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
+  sockaddr_in address{};
+  address.sin_family = AF_INET;
+  address.sin_port = htons(static_cast<uint16_t>(port));
+  address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+  EXPECT_EQ(connect(fd.get(), reinterpret_cast<sockaddr*>(&address), sizeof(address)), 0);
+  const std::string begins = std::string(1, '\0') + "TKL1";
+  EXPECT_EQ(send(fd.get(), begins.data(), begins.size(), MSG_NOSIGNAL), 5);
+  return fd;
+}
 
 class RootTest : public ::testing::Test {
  protected:
@@ -330,6 +348,21 @@ TEST_F(RootTest, SomebodyElseThere) {
   RunUntil([&] { return !second.failed().empty(); });
   EXPECT_THAT(second.failed(), HasSubstr("is no taskd launcher: it says 'SSH-2.0-OpenSSH_9.2'"));
   loop_.Remove(server->get());
+}
+
+TEST_F(RootTest, AtTheEndOnlyThoseWhoHaveJoinedAreWaitedFor) {
+  StartRoot();
+  std::optional<Node> node(std::in_place, &loop_, root_->root_port(), Info(0));
+  RunUntil([&] { return node->Received<WaitingMessage>().has_value(); });
+  std::atomic<bool> alone = false;
+  root_->WhenAlone([&] { alone = true; });
+  node.reset();
+  // There is always one that speaks as a launcher, and has not joined.
+  std::vector<UniqueFd> strangers;
+  RunUntil([&, looks = 0]() mutable {
+    if (looks++ % 50 == 0) strangers.push_back(Stranger(root_->root_port()));
+    return alone.load();
+  });
 }
 
 TEST_F(RootTest, ATierIsServedOnAFreePort) {

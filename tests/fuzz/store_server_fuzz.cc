@@ -58,7 +58,7 @@ std::unique_ptr<taskd::store::StoreServer> Start(taskd::EventLoop* loop, const s
   if (upstream.empty()) {
     options.frame_service.magic = taskd::run::kLauncherMagic;
     options.frame_service.max_frame_bytes = taskd::run::kMaxStrangersFrameBytes;
-    options.frame_service.opened = [](uint64_t, const std::string&, const std::string&) {};
+    options.frame_service.opened = [](uint64_t, const std::string&, const std::string&, bool) {};
     options.frame_service.received = [](uint64_t, std::string_view body) {
       if (auto message = taskd::run::DecodeNodeMessage(body); message.ok()) {
         FUZZ_CHECK(taskd::run::DecodeNodeMessage(taskd::run::Encode(*message)).ok());
@@ -195,7 +195,7 @@ std::string Step(Program& program, uint8_t kind) {
   } else if (kind == 1) {
     static const char* const kBodies[] = {
         (R"({"type":"join","run_id":"a","version":"1","host":"h","pid":1,"node_rank":0,"local_world_size":1,"role":"r",)"
-         R"("min_nodes":1,"max_nodes":1,"max_restarts":0,"hosts_store":false,"tier_port":0})"),
+         R"("min_nodes":1,"max_nodes":1,"max_restarts":0,"nonce":"","tier_port":0})"),
         R"({"type":"pong","id":1})",
         R"({"type":"event","event":"started","round":0,"rank":0,"node":0,"pid":1,"code":0,"signal":0,"reason":"","time_ns":1})",
         R"({"type":"stacks","id":1,"text":"x"})",
