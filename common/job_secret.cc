@@ -28,6 +28,7 @@ constexpr size_t kKeyBytes = 32;  // of Ed25519
 // Changes when a release derives keys differently, so that the two fail to match for certain and not by chance.
 constexpr std::string_view kSalt = "taskd job authority 1";
 constexpr std::string_view kTokenSalt = "taskd job token 1";
+constexpr std::string_view kProofSalt = "taskd job proof 1";
 constexpr std::string_view kStandInPrefix = "taskd-stand-in:";
 // RFC 5280: a certificate without an end.
 constexpr char kBegin[] = "19700101000000Z";
@@ -145,11 +146,24 @@ Owned<X509> ReadCertificate(std::string_view pem) {
 
 }  // namespace
 
-std::string NewSecret() {
+std::string NewChallenge() {
   std::string bytes(kSecretBytes, '\0');
-  // A guessable secret is worse than none.
+  // A guessable one is worse than none.
   if (RAND_bytes(reinterpret_cast<unsigned char*>(bytes.data()), static_cast<int>(bytes.size())) != 1) std::abort();
-  return absl::BytesToHexString(bytes);
+  return bytes;
+}
+
+std::string NewSecret() { return absl::BytesToHexString(NewChallenge()); }
+
+std::string SecretProof(std::string_view secret, std::string_view challenge) {
+  DerivedKey key;
+  return Derive(secret, kProofSalt, challenge, &key) ? std::string(key.begin(), key.end()) : "";
+}
+
+bool IsSecretProof(std::string_view proof, std::string_view secret, std::string_view challenge) {
+  const std::string expected = SecretProof(secret, challenge);
+  return proof.size() == kKeyBytes && expected.size() == kKeyBytes &&
+         CRYPTO_memcmp(proof.data(), expected.data(), kKeyBytes) == 0;
 }
 
 absl::StatusOr<JobCertificates> IssueCertificates(std::string_view secret) {

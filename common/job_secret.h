@@ -36,6 +36,12 @@ absl::StatusOr<JobCertificates> IssueCertificates(std::string_view secret);
 // server takes: the secret is empty or a stand-in, whose token everybody could make.
 std::string ViewToken(std::string_view secret);
 
+// What shows, without TLS, that its sender has the secret: 32 bytes, good for this challenge alone. Empty, which is no
+// proof: OpenSSL has no memory.
+std::string SecretProof(std::string_view secret, std::string_view challenge);
+bool IsSecretProof(std::string_view proof, std::string_view secret, std::string_view challenge);
+std::string NewChallenge();  // 32 random bytes
+
 // Whether `certificate` (PEM; anything may be given) is one that the authority (PEM) has signed.
 bool IsSignedBy(std::string_view certificate, std::string_view authority);
 

@@ -12,13 +12,14 @@ constexpr int64_t kNsPerMs = 1'000'000;
 
 }  // namespace
 
-StoreBackend::StoreBackend(EventLoop* loop, bool is_tier, Callbacks callbacks) : callbacks_(std::move(callbacks)) {
+StoreBackend::StoreBackend(EventLoop* loop, bool is_tier, const std::string& secret, Callbacks callbacks)
+    : callbacks_(std::move(callbacks)) {
   if (is_tier) {
     auto received = [this](TierFrame frame) {
       tier_->Received(std::move(frame));
       callbacks_.schedule();
     };
-    uplink_ = std::make_unique<TierLink>(loop, TierLink::Callbacks{received, callbacks_.lost});
+    uplink_ = std::make_unique<TierLink>(loop, secret, TierLink::Callbacks{received, callbacks_.lost});
   }
   Reset();
 }

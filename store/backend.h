@@ -25,7 +25,8 @@ class StoreBackend {
     std::function<void()> schedule;  // Flush() has something to do when the round ends
   };
 
-  StoreBackend(EventLoop* loop, bool is_tier, Callbacks callbacks);
+  // `secret`: TierLink's.
+  StoreBackend(EventLoop* loop, bool is_tier, const std::string& secret, Callbacks callbacks);
 
   // What the calls of connections come to. Execute(): as StoreCore's.
   StoreCore& core() { return *core_; }

@@ -65,6 +65,7 @@ struct TierCalls {
     StoreOp op;
     size_t bytes;
   };
+  std::string challenge;  // to be answered before anything else
   bool greeted = false;
   uint64_t processed = 0;    // frames executed
   std::deque<Queued> queue;  // frames that wait for the one that is blocked

@@ -91,10 +91,10 @@ Server::Server(EventLoop* loop, const Options& options)
       options_(options),
       connections_(loop, {.on_event = [this](uint64_t id, uint32_t events) { OnEvent(id, events); },
                           .on_round_end = [this] { RoundEnd(); }}),
-      backend_(loop, options.is_tier || !options.upstream.empty(), BackendCallbacks()),
+      backend_(loop, options.is_tier || !options.upstream.empty(), options.secret, BackendCallbacks()),
       budget_(options.memory_limit_bytes, &connections_, &backend_, &clock_),
       clients_(&connections_, &backend_, &budget_),
-      tiers_(&connections_, &backend_, &budget_),
+      tiers_(&connections_, &backend_, &budget_, options.secret),
       acceptor_(loop, &connections_, options.serves_user,
                 [this](UniqueFd fd, const sockaddr_storage& address, const OwnerKey& owner) {
                   Accepted(std::move(fd), address, owner);

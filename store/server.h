@@ -43,6 +43,8 @@ class StoreServer {
     // Over loopback tiers and peers of the frame service are this user's or root's, where the kernel tells. Where this is
     // set clients are, too, or of a user for whom it is true; it is called on the loop's thread.
     std::function<bool(uid_t user)> serves_user;
+    // What tiers below have to prove, and this tier proves to the store above that asks for it. Empty: nothing.
+    std::string secret;
     FrameService frame_service;  // whom else this port is for
     // What StoreStats::bytes may become. Beyond it whoever wants to write is closed, and others go on reading.
     uint64_t memory_limit_bytes = DefaultStoreMemoryBytes();

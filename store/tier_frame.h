@@ -1,5 +1,7 @@
 // What a tier and the store above it send each other: u32 length, then one of these. Machine's byte order, as all of
 // the store's protocol. A tier begins its connection with 00 and kTierMagic (wire.h) and a kHello; kHello answers it.
+// A store with a secret answers the first one by a challenge, values[0]: the proof of the secret (SecretProof()) is
+// values[0] of the kHello that has to be the tier's next frame.
 #pragma once
 
 #include <cstdint>
@@ -43,7 +45,7 @@ inline constexpr int64_t kTierProtocol = 2;
 // The biggest are a client's request, and the answer to a kListKeys.
 inline constexpr uint32_t kMaxFrameBytes = kMaxRequestBytes + 16 * 1024 * 1024;
 inline constexpr uint32_t kMaxFrameStrings = 256 * 1024;  // in each of the lists but that answer's
-inline constexpr uint32_t kMaxHelloBytes = 64;
+inline constexpr uint32_t kMaxHelloBytes = 128;
 
 // Appends the frame, with its length before it.
 void AppendFrame(const TierFrame& frame, std::string& out);

@@ -11,6 +11,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "common/job_secret.h"
 #include "common/listen.h"
 #include "common/log.h"
 #include "store/wire.h"
@@ -25,8 +26,8 @@ constexpr int64_t kGreetingTimeoutNs = 5'000'000'000;
 
 }  // namespace
 
-TierLink::TierLink(EventLoop* loop, Callbacks callbacks)
-    : loop_(*loop), callbacks_(std::move(callbacks)), pause_ns_(kFirstPauseNs) {}
+TierLink::TierLink(EventLoop* loop, std::string secret, Callbacks callbacks)
+    : loop_(*loop), secret_(std::move(secret)), callbacks_(std::move(callbacks)), pause_ns_(kFirstPauseNs) {}
 
 void TierLink::SetTarget(const HostPort& upstream) {
   if (upstream.host == upstream_.host && upstream.port == upstream_.port) return;
@@ -124,6 +125,20 @@ void TierLink::Greet() {
   greeting_written_ = 0;
 }
 
+// False: the connection is gone.
+bool TierLink::Prove(const std::string& challenge) {
+  if (secret_.empty()) {
+    Retry("it has a TASKD_TOKEN, and none is set here");
+    return false;
+  }
+  TierFrame hello;
+  hello.number = kTierProtocol;
+  hello.values = {SecretProof(secret_, challenge)};
+  AppendFrame(hello, greeting_);
+  Flush();
+  return true;
+}
+
 void TierLink::Receive() {
   // One buffer for the thread: what was read is copied on at once.
   static thread_local std::array<char, 256 * 1024> buffer;
@@ -146,6 +161,10 @@ void TierLink::Receive() {
     }
     if (frame->type != TierFrame::Type::kHello || frame->number != kTierProtocol) {
       return Retry("it speaks another version of the protocol");
+    }
+    if (!frame->values.empty()) {
+      if (!Prove(frame->values[0])) return;
+      continue;
     }
     loop_.Cancel(timer_);
     state_ = State::kConnected;

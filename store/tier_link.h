@@ -23,8 +23,8 @@ class TierLink {
     std::function<void()> lost;  // a connection that stood; what was not answered will not be
   };
 
-  // On the loop's thread.
-  TierLink(EventLoop* loop, Callbacks callbacks);
+  // On the loop's thread. `secret`: proven to a store above that asks for it; empty: there is none.
+  TierLink(EventLoop* loop, std::string secret, Callbacks callbacks);
   ~TierLink();
   TierLink(const TierLink&) = delete;
   TierLink& operator=(const TierLink&) = delete;
@@ -52,10 +52,12 @@ class TierLink {
   void Retry(const std::string& reason);
   void OnEvent(uint32_t events);
   void Greet();
+  bool Prove(const std::string& challenge);
   void Receive();
   void Write(std::string& out, size_t& written);
 
   EventLoop& loop_;
+  const std::string secret_;
   HostPort upstream_;
   int64_t peer_timeout_ms_ = kPeerTimeoutMs;
   const Callbacks callbacks_;

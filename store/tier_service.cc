@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <utility>
 
+#include "common/job_secret.h"
+
 namespace taskd::store {
 namespace {
 
@@ -75,10 +77,27 @@ void TierService::Greet(Connection& connection, const TierFrame& frame) {
   if (frame.type != TierFrame::Type::kHello || frame.number != kTierProtocol) {
     return connections_.Doom(connection, "a tier that speaks another version of the protocol");
   }
-  connection.tier->greeted = true;
+  TierCalls& tier = *connection.tier;
+  if (!secret_.empty()) {
+    if (tier.challenge.empty()) {
+      tier.challenge = NewChallenge();
+      return SendHello(connection, {tier.challenge});
+    }
+    if (frame.values.size() != 1 || !IsSecretProof(frame.values[0], secret_, tier.challenge)) {
+      return connections_.Doom(connection, "a tier that has another TASKD_TOKEN than this store, or none");
+    }
+  }
+  tier.greeted = true;
   connection.received = Connection::Received::kWhole;
   connection.frames->set_max_bytes(kMaxFrameBytes);
-  Send(connection, frame);
+  SendHello(connection, {});
+}
+
+void TierService::SendHello(Connection& connection, std::vector<std::string> values) {
+  TierFrame hello;
+  hello.number = kTierProtocol;
+  hello.values = std::move(values);
+  Send(connection, hello);
 }
 
 void TierService::Pump(Connection& connection) {

@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 #include "store/backend.h"
@@ -19,8 +20,9 @@ namespace taskd::store {
 // direction, and a slice of each round.
 class TierService {
  public:
-  TierService(Connections* connections, StoreBackend* backend, MemoryBudget* budget)
-      : connections_(*connections), backend_(*backend), budget_(*budget) {}
+  // `secret`: what tiers have to prove; empty: nothing.
+  TierService(Connections* connections, StoreBackend* backend, MemoryBudget* budget, std::string secret)
+      : connections_(*connections), backend_(*backend), budget_(*budget), secret_(std::move(secret)) {}
 
   // A frame that came; executed by Pump(), in order.
   void Take(Connection& connection, std::string_view body);
@@ -31,6 +33,7 @@ class TierService {
 
  private:
   void Greet(Connection& connection, const TierFrame& frame);
+  void SendHello(Connection& connection, std::vector<std::string> values);
   bool HasRoom(Connection& connection, TierFrame& frame);
   bool Execute(Connection& connection, TierFrame& frame);
   bool ExecuteRequest(Connection& connection, TierFrame& frame);
@@ -41,6 +44,7 @@ class TierService {
   Connections& connections_;
   StoreBackend& backend_;
   MemoryBudget& budget_;
+  const std::string secret_;
 };
 
 }  // namespace taskd::store

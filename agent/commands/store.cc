@@ -30,6 +30,7 @@ struct StoreOptions {
   std::string upstream;          // HOST:PORT of a taskd store whose tier this is; empty: none
   std::string dialect = "auto";  // auto, 1.x, 2.1, 2.x: what clients without VALIDATE are taken for
   uint32_t memory_limit_mb = 0;  // in MiB (StoreServer::Options); 0: DefaultStoreMemoryBytes()
+  std::string secret;            // TASKD_TOKEN: what tiers prove; empty: nothing
   double stats_s = 0;            // a line of JSON on stderr so often; 0: never
 };
 
@@ -76,6 +77,7 @@ absl::Status RunStore(const StoreOptions& options) {
   server_options.listen = *listen;
   server_options.upstream = options.upstream;
   server_options.unvalidated = *unvalidated;
+  server_options.secret = options.secret;
   server_options.memory_limit_bytes =
       options.memory_limit_mb > 0 ? uint64_t{options.memory_limit_mb} << 20 : store::DefaultStoreMemoryBytes();
   absl::StatusOr<std::unique_ptr<store::StoreServer>> server = store::StoreServer::Start(&loop, server_options);
@@ -112,6 +114,7 @@ class StoreCommand : public Command {
   }
 
   absl::StatusOr<bool> Run() override {
+    options_.secret = TokenOfEnvironment();
     CloseProcess();
     TakeLogVariables(OwnEnvironment(), "store.log");
     if (absl::Status status = RunStore(options_); !status.ok()) return status;

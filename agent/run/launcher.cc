@@ -138,7 +138,8 @@ class Launcher {
   std::unique_ptr<process::SignalWatch> signals_;
   process::Resolver resolver_{&loop_};
   StoreHost store_{options_.store_memory_limit_mb > 0 ? static_cast<uint64_t>(options_.store_memory_limit_mb) << 20
-                                                      : store::DefaultStoreMemoryBytes()};
+                                                      : store::DefaultStoreMemoryBytes(),
+                   ValueOf(environment_, "TASKD_TOKEN")};
   std::string secret_;  // of the job; empty: not known yet
   bool secret_known_ = false;
   bool hosts_store_ = false;

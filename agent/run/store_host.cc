@@ -21,8 +21,10 @@ constexpr int kMaxLooks = 8;
 
 }  // namespace
 
-StoreHost::StoreHost(uint64_t memory_limit_bytes)
-    : memory_limit_bytes_(memory_limit_bytes), unproven_(HandshakeBudget::Limits{.connections = kMostUnproven}) {}
+StoreHost::StoreHost(uint64_t memory_limit_bytes, std::string secret_of_tiers)
+    : memory_limit_bytes_(memory_limit_bytes),
+      secret_of_tiers_(std::move(secret_of_tiers)),
+      unproven_(HandshakeBudget::Limits{.connections = kMostUnproven}) {}
 
 StoreHost::~StoreHost() {
   if (thread_.joinable()) {
@@ -43,6 +45,7 @@ store::StoreServer::Options StoreHost::StoreOptions(const HostPort& listen, bool
   options.listen = listen;
   options.dual_stack = everywhere;
   options.memory_limit_bytes = memory_limit_bytes_;
+  options.secret = secret_of_tiers_;
   if (!everywhere) {
     options.serves_user = [this](uid_t user) { return rank_users_.Has(user, EventLoop::NowNs()); };
   }

@@ -37,8 +37,8 @@ class StoreHost {
     std::function<void(const std::string& waits_for)> on_waiting;
   };
 
-  // What each of its stores may take (StoreServer::Options).
-  explicit StoreHost(uint64_t memory_limit_bytes = store::DefaultStoreMemoryBytes());
+  // What each of its stores may take, and what tiers prove to each other and to the root (StoreServer::Options).
+  explicit StoreHost(uint64_t memory_limit_bytes = store::DefaultStoreMemoryBytes(), std::string secret_of_tiers = "");
   ~StoreHost();  // closes everything
   StoreHost(const StoreHost&) = delete;
   StoreHost& operator=(const StoreHost&) = delete;
@@ -103,6 +103,7 @@ class StoreHost {
   void Report(LauncherEvent::Kind kind, int code, StopCause cause, const std::string& reason);
 
   const uint64_t memory_limit_bytes_;
+  const std::string secret_of_tiers_;
   EventLoop loop_;
   std::thread thread_;
   std::unique_ptr<store::StoreServer> root_;
