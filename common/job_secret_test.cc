@@ -6,6 +6,7 @@
 #include <memory>
 #include <set>
 
+#include "absl/strings/escaping.h"
 #include "gtest/gtest.h"
 
 namespace taskd {
@@ -130,6 +131,20 @@ TEST(JobSecretTest, TheViewingTokenIsMadeOfTheSecret) {
   for (const std::string& secret : {std::string(), StandInSecret("job")}) {
     EXPECT_EQ(ViewToken(secret), "") << "anybody could make it";
   }
+}
+
+TEST(JobSecretTest, AProofIsGoodForItsChallengeAndSecretAlone) {
+  const std::string challenge = NewChallenge();
+  EXPECT_EQ(challenge.size(), 32u);
+  EXPECT_NE(challenge, NewChallenge());
+  const std::string proof = SecretProof("secret", challenge);
+  EXPECT_TRUE(IsSecretProof(proof, "secret", challenge));
+  EXPECT_FALSE(IsSecretProof(proof, "another", challenge));
+  EXPECT_FALSE(IsSecretProof(proof, "secret", NewChallenge()));
+  for (const std::string& guess : {std::string(), proof + "x", proof.substr(1), std::string(32, '\0')}) {
+    EXPECT_FALSE(IsSecretProof(guess, "secret", challenge));
+  }
+  EXPECT_NE(ViewToken("secret"), absl::BytesToHexString(SecretProof("secret", "view"))) << "each has a key of its own";
 }
 
 }  // namespace

@@ -17,7 +17,7 @@ from strangers import LIB, STRANGER, VICTIM, host  # noqa: F401
 from tcpstore import StoreClosed, TCPStore
 
 root_only = pytest.mark.root("processes of other users")
-HELLO = 1
+HELLO, REQUEST, WAIT, PING = 1, 2, 6, 18  # kinds of frames, and operations (store/tier_frame.h, store/request.h)
 TIER_PROTOCOL = 2
 
 # What somebody says at the port, and what comes of it: "closed", or the answer's first bytes.
@@ -26,7 +26,7 @@ import socket, struct, sys
 port, how = int(sys.argv[1]), sys.argv[2]
 text = lambda value: struct.pack("=Q", len(value)) + value
 validate = b"\\0" + struct.pack("=I", 0x3C85F7CE)
-hello = struct.pack("=BBBQQq", 1, 0, 0, 0, 0, 2) + bytes(12)
+hello = struct.pack("=BBBQQq", 1, 18, 0, 0, 0, 2) + bytes(12)
 says = {"client": validate + b"\\x0d" + struct.pack("=I", 7), "gone": validate + b"\\x01" + text(b"/gone") + text(b"value"),
         "tier": b"\\0TKS1" + struct.pack("=I", len(hello)) + hello, "launcher": b"\\0TKL1"}[how]
 connection = socket.create_connection(("127.0.0.1", port), timeout=120)
@@ -160,6 +160,7 @@ def test_who_says_that_it_is_node_0_is_not(jobs):
         except ConnectionRefusedError:
             node.require_alive()
     assert {answer["type"] for answer in answers} == {"refused"}, answers
+    assert all("--node-rank 0 is" in answer["text"] for answer in answers), answers
     other = jobs.static(1, port, procs=1, environment={"TASKD_MANAGER": None})
     assert node.wait() == 0, node.log()
     assert other.wait() == 0, other.log()
@@ -210,9 +211,12 @@ def test_names_that_a_stranger_has_take_no_ports(jobs):
 
 # Tiers.
 
+def strings(*values):
+    return struct.pack("=I", len(values)) + b"".join(struct.pack("=I", len(value)) + value for value in values)
+
+
 def hello(*values):
-    body = struct.pack("=BBBQQq", HELLO, 0, 0, 0, 0, TIER_PROTOCOL) + struct.pack("=I", 0)
-    body += struct.pack("=I", len(values)) + b"".join(struct.pack("=I", len(value)) + value for value in values) + struct.pack("=I", 0)
+    body = struct.pack("=BBBQQq", HELLO, PING, 0, 0, 0, TIER_PROTOCOL) + strings() + strings(*values) + strings()
     return struct.pack("=I", len(body)) + body
 
 
@@ -242,8 +246,9 @@ def test_without_a_proof_a_tier_has_asked_nothing(stage, says):
     with TCPStore("127.0.0.1", root.port) as good, socket.create_connection(("127.0.0.1", root.port), timeout=HANG_S) as tier:
         good.ping(1)
         before = root.stats()["requests"]
-        wait = struct.pack("=BBBQQq", 2, 6, 0, 1, 0, 0) + struct.pack("=IIII", 1, 4, 0, 0)  # not even well formed
-        tier.sendall(b"\0TKS1" + hello() + says + 1000 * (struct.pack("=I", len(wait)) + wait))
+        waits = [struct.pack("=BBBQQq", REQUEST, WAIT, 0, number, 0, 0) + strings(b"key") + strings() + strings()
+                 for number in range(1000)]
+        tier.sendall(b"\0TKS1" + hello() + says + b"".join(struct.pack("=I", len(wait)) + wait for wait in waits))
         received = b""
         try:
             while piece := tier.recv(65536):
