@@ -83,7 +83,7 @@ void EventLoop::Post(Callback callback) {
 void EventLoop::AtRoundEnd(Callback callback) { round_end_.push_back(std::move(callback)); }
 
 int EventLoop::TimeoutMs() const {
-  if (!round_end_.empty() || posted_here_) return 0;
+  if (!ready_.empty() || !round_end_.empty() || posted_here_) return 0;
   if (timers_.empty()) return -1;
   const int64_t left_ns = timers_.begin()->first.first - NowNs();
   if (left_ns <= 0) return 0;
@@ -115,17 +115,43 @@ void EventLoop::RunRoundEnd() {
   for (Callback& callback : callbacks) callback();
 }
 
-void EventLoop::Run() {
+// Null: the descriptor is not watched any more.
+std::shared_ptr<EventLoop::Watch> EventLoop::WatchOf(const epoll_event& event) const {
+  const int fd = static_cast<int>(event.data.u64 & 0xffffffff);
+  if (!Watches(fd) || watches_[fd]->generation != event.data.u64 >> 32) return nullptr;
+  return watches_[fd];
+}
+
+// The kernel reports a descriptor that had no turn yet again, behind the others.
+void EventLoop::Poll() {
   std::array<epoll_event, 256> events;
+  const int count = epoll_wait(epoll_.get(), events.data(), events.size(), TimeoutMs());
+  for (int i = 0; i < count; ++i) {
+    std::shared_ptr<Watch> watch = WatchOf(events[i]);
+    if (watch == nullptr || watch->is_ready) continue;
+    watch->is_ready = true;
+    ready_.push_back(events[i]);
+  }
+}
+
+void EventLoop::RunReady() {
+  const TimeSlice slice;
+  while (!ready_.empty()) {
+    const epoll_event event = ready_.front();
+    ready_.pop_front();
+    std::shared_ptr<Watch> watch = WatchOf(event);  // kept: the callback may remove it
+    if (watch == nullptr) continue;
+    watch->is_ready = false;
+    watch->callback(event.events);
+    if (slice.is_over()) return;
+  }
+}
+
+void EventLoop::Run() {
   thread_ = std::this_thread::get_id();
   while (!stop_) {
-    const int count = epoll_wait(epoll_.get(), events.data(), events.size(), TimeoutMs());
-    for (int i = 0; i < count; ++i) {
-      const int fd = static_cast<int>(events[i].data.u64 & 0xffffffff);
-      if (!Watches(fd) || watches_[fd]->generation != events[i].data.u64 >> 32) continue;
-      std::shared_ptr<Watch> watch = watches_[fd];  // the callback may remove it
-      watch->callback(events[i].events);
-    }
+    Poll();
+    RunReady();
     RunTimers();
     RunRoundEnd();
     if (posted_here_) RunPosted();

@@ -5,6 +5,7 @@
 
 #include <atomic>
 #include <cstdint>
+#include <deque>
 #include <functional>
 #include <map>
 #include <memory>
@@ -51,13 +52,21 @@ class EventLoop {
 
   static int64_t NowNs();  // CLOCK_MONOTONIC
 
+  // A round ends after so long, and what is ready and has had no turn comes first in the next one. So work of a round
+  // that others wait for (timers, what was posted, AtRoundEnd()) waits for no more than this and one callback.
+  static constexpr int64_t kSliceNs = 5'000'000;
+
  private:
   struct Watch {
     uint32_t generation;
     FdCallback callback;
+    bool is_ready = false;  // it is in ready_
   };
 
   bool Watches(int fd) const;
+  std::shared_ptr<Watch> WatchOf(const epoll_event& event) const;
+  void Poll();
+  void RunReady();
   int TimeoutMs() const;
   void RunTimers();
   void RunPosted();
@@ -67,6 +76,7 @@ class EventLoop {
   UniqueFd wake_;
   std::vector<std::shared_ptr<Watch>> watches_;  // by descriptor
   uint32_t generation_ = 0;
+  std::deque<epoll_event> ready_;  // descriptors in the order in which they became ready, each once
   std::map<TimerId, Callback> timers_;
   uint64_t next_timer_ = 0;
   std::vector<Callback> round_end_;
@@ -75,6 +85,16 @@ class EventLoop {
   std::atomic<bool> stop_ = false;
   std::mutex mutex_;
   std::vector<Callback> posted_;  // guarded by mutex_
+};
+
+// What a callback may spend on one of many peers before the next has its turn.
+class TimeSlice {
+ public:
+  explicit TimeSlice(int64_t length_ns = EventLoop::kSliceNs) : end_ns_(EventLoop::NowNs() + length_ns) {}
+  bool is_over() const { return EventLoop::NowNs() >= end_ns_; }
+
+ private:
+  const int64_t end_ns_;
 };
 
 }  // namespace taskd

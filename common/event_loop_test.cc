@@ -104,6 +104,26 @@ TEST(EventLoop, RoundEndComesAfterTheRoundsEventsAndMayAskForAnother) {
 }
 
 // A callback closes a descriptor whose own event is still to be delivered in this round, and its number is used again.
+// The first callback takes all of the round's time.
+TEST(EventLoop, EndsARoundThatTakesLongAndGoesOnWithTheOthers) {
+  EventLoop loop;
+  std::vector<std::string> ran;
+  std::vector<UniqueFd> ready;
+  for (const char* name : {"first", "second", "third"}) {
+    ready.emplace_back(eventfd(1, EFD_CLOEXEC | EFD_NONBLOCK));
+    loop.Add(ready.back().get(), EPOLLIN, [&, name](uint32_t) {
+      const TimeSlice slice;
+      ran.emplace_back(name);
+      loop.AtRoundEnd([&ran] { ran.emplace_back("end"); });
+      if (ran.size() > 6) loop.Stop();
+      while (ran.size() == 1 && !slice.is_over()) {
+      }
+    });
+  }
+  loop.Run();
+  EXPECT_THAT(std::vector<std::string>(ran.begin(), ran.begin() + 4), ElementsAre("first", "end", "second", "third"));
+}
+
 TEST(EventLoop, EventOfARemovedDescriptorDoesNotReachItsSuccessor) {
   EventLoop loop;
   UniqueFd first(eventfd(1, EFD_NONBLOCK | EFD_CLOEXEC));
