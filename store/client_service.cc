@@ -12,6 +12,7 @@ bool IsWait(StoreOp op) { return op == StoreOp::kWait || op == StoreOp::kBarrier
 }  // namespace
 
 void ClientService::Pump(Connection& connection) {
+  const TimeSlice slice(kPumpSliceNs);
   while (!connection.doomed && !connection.blocked && connection.client.busy_with == 0 &&
          connection.unread() <= kMaxUnreadReplies) {
     if (!connection.client.head && !TakeHead(connection)) return;
@@ -19,6 +20,7 @@ void ClientService::Pump(Connection& connection) {
       return connections_.HoldBack(connection);
     }
     if (!Execute(connection)) return;
+    if (slice.is_over()) return connections_.MarkReadyNextRound(connection.id);
   }
 }
 

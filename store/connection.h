@@ -26,6 +26,8 @@ namespace taskd::store {
 // What waits to be read by the peer before its next request or frame is executed.
 inline constexpr size_t kMaxUnreadReplies = 1024 * 1024;    // a client
 inline constexpr size_t kMaxTierUnread = 16 * 1024 * 1024;  // a tier
+// What the calls of one connection may take before others have their turn. The last call may take longer.
+inline constexpr int64_t kPumpSliceNs = 2'000'000;
 // What a connection keeps of replies that have been read.
 inline constexpr size_t kMaxIdleBytes = 64 * 1024;
 

@@ -93,6 +93,16 @@ void Connections::HoldBack(Connection& connection) {
   held_back_.push_back(connection.id);
 }
 
+void Connections::LeaveDirty(Ids::const_iterator begin, Ids::const_iterator end) {
+  dirty_.insert(dirty_.end(), begin, end);
+  if (!dirty_.empty()) Schedule();
+}
+
+void Connections::LeaveHeldBack(Ids::const_iterator begin, Ids::const_iterator end) {
+  held_back_.insert(held_back_.end(), begin, end);
+  if (begin != end) Schedule();
+}
+
 void Connections::BeginNextRound() {
   ready_.insert(ready_.end(), later_.begin(), later_.end());
   later_.clear();

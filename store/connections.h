@@ -51,9 +51,12 @@ class Connections {
   // Lists of the round. Taking one empties it.
   void MarkDirty(Connection& connection);
   void MarkReady(const Connection& connection) { ready_.push_back(connection.id); }
-  void MarkReadyNextRound(const Connection& connection) { later_.push_back(connection.id); }
+  void MarkReadyNextRound(uint64_t id) { later_.push_back(id); }
   // It waits for room towards the upstream.
   void HoldBack(Connection& connection);
+  // Of a list that was taken, what had no turn in this round.
+  void LeaveDirty(Ids::const_iterator begin, Ids::const_iterator end);
+  void LeaveHeldBack(Ids::const_iterator begin, Ids::const_iterator end);
   Ids TakeReady() { return std::exchange(ready_, {}); }
   Ids TakeDirty() { return std::exchange(dirty_, {}); }
   Ids TakeHeldBack() { return std::exchange(held_back_, {}); }

@@ -12,8 +12,12 @@
 //    asked asks again for the others when that has been read. So no reader makes a store hold more than that for it,
 //    whatever it asks. Values of a small answer are of one moment; those of one in parts each of the moment of their
 //    part.
+// 5. One event may end hundreds of thousands of waits: a SET that all of them wait for, or a connection that goes. A
+//    core does kMaxVisits of such work in a round of its loop and keeps the rest for the next ones (Work()). A wait is
+//    over when its event happened; only the answer comes later.
 #pragma once
 
+#include <algorithm>
 #include <cstddef>
 #include <cstdint>
 #include <functional>
@@ -65,11 +69,11 @@ inline size_t BytesOf(const std::vector<std::string>& strings) {
   return bytes;
 }
 
-// The same of the keys of a call that is under way: a root knows each of them as the call's, as awaited and by who
-// waits for it, a tier as the call's and the flight's and in two signatures.
+// The same of the keys of a call that is under way: a root knows each of them as the call's and by who waits for it, a
+// tier as the call's and the flight's and in a signature.
 inline size_t UnderWayBytesOf(const std::vector<std::string>& keys) {
   size_t bytes = 0;
-  for (const std::string& key : keys) bytes += 4 * (key.size() + kStringOverhead);
+  for (const std::string& key : keys) bytes += 3 * (key.size() + kStringOverhead);
   return bytes;
 }
 
@@ -101,6 +105,9 @@ class StoreCore {
   virtual void Cancel(uint64_t stream, uint64_t id) = 0;
   virtual void Gone(uint64_t stream) = 0;
 
+  // Begins a round and does what earlier rounds have left, up to kMaxVisits. True: there is more.
+  virtual bool Work() = 0;
+
   // Of tiers below.
   virtual void Acknowledge(uint64_t stream, uint64_t batch) = 0;
   virtual void Forget(uint64_t stream, const std::vector<std::string>& keys) = 0;  // it keeps no copies of these
@@ -116,6 +123,18 @@ class StoreCore {
   virtual size_t list_bytes() const = 0;  // of the answer to a kListKeys, where that is known
   virtual uint64_t keys() const = 0;
   virtual uint64_t waiting() const = 0;
+
+  // Keys and waits that a core looks at in a round because waits end: about 10 ms of CPU.
+  static constexpr size_t kMaxVisits = 16 * 1024;
+
+ protected:
+  // Keys of a wait that is answered are visited together: they may be more than are left.
+  void Visit(size_t visits) { visits_left_ -= std::min(visits_left_, visits); }
+  bool may_visit() const { return visits_left_ > 0; }
+  void BeginVisits() { visits_left_ = kMaxVisits; }
+
+ private:
+  size_t visits_left_ = kMaxVisits;
 };
 
 inline bool IsWrite(StoreOp op) {

@@ -72,13 +72,18 @@ StoreCore::Result RootCore::Execute(StoreCall& call) {
       Write(call);
       break;
   }
-  ReleaseDue();
+  DoWork();  // not before the call is over: a waiter must get the state of its keys after the call
   return Result::kDone;
 }
 
-// False: its keys are locked; the stream is resumed when they are free.
+// False: its keys are locked, or it would wait while too much is to be forgotten; the stream is resumed afterwards.
 bool RootCore::MayRun(const StoreCall& call) {
   auto resume = [this, stream = call.caller.stream] { host_.resume(stream); };
+  const bool waits = call.request.op == StoreOp::kWait || call.request.op == StoreOp::kBarrier;
+  if (waits && gone_keys_ > kMaxGoneKeys) {
+    held_.push_back(call.caller.stream);
+    return false;
+  }
   if (sharing_.WhenUnlocked(call.request.keys, resume)) return false;
   return !IsWrite(call.request.op) ||
          sharing_.Revoke(call.request.keys, call.caller.tier ? call.caller.stream : 0, resume);
@@ -204,72 +209,170 @@ size_t RootCore::AnswerBytes(const StoreRequest& request, size_t enough) const {
 void RootCore::Created(const std::string& key) {
   auto waiters = waiters_.find(key);
   if (waiters == waiters_.end()) return;
-  std::vector<WaitId> waiting = std::move(waiters->second);
+  created_.push_back(std::move(waiters->second));
   waiters_.erase(waiters);
-  for (WaitId id : waiting) {
-    if (--waits_.at(id).missing == 0) due_.push_back(id);
-  }
-}
-
-// Not before the call is over: a waiter must get the state of its keys after the call.
-void RootCore::ReleaseDue() {
-  for (WaitId id : due_) Release(id);
-  due_.clear();
-}
-
-// A push wakes the one who has waited longest, as PyTorch does. A tier's wait goes on: it stands for many.
-void RootCore::WakeOne(const std::string& key) {
-  auto waiters = waiters_.find(key);
-  if (waiters == waiters_.end()) return;
-  const WaitId id = waiters->second.front();
-  Wait& wait = waits_.at(id);
-  if (wait.caller.tier && wait.keys.size() == 1) {
-    std::rotate(waiters->second.begin(), waiters->second.begin() + 1, waiters->second.end());
-    StoreAnswer answer;
-    answer.wake_one = true;
-    answer.values.push_back(key);
-    host_.answer(wait.caller, std::move(answer));
-    return;
-  }
-  waiters->second.erase(waiters->second.begin());
-  if (waiters->second.empty()) waiters_.erase(waiters);
-  if (--wait.missing == 0) due_.push_back(id);
 }
 
 void RootCore::WakeBack(const std::string& key) {
-  if (queues_.contains(key)) WakeOne(key);
-  ReleaseDue();
+  if (queues_.contains(key)) pushed_.push_back(key);
+  DoWork();
 }
 
-// Forgets the wait wherever it is known.
-absl::flat_hash_map<RootCore::WaitId, RootCore::Wait>::iterator RootCore::EndWait(WaitId id) {
+// ---- Ends of waits
+
+RootCore::WaitId RootCore::AddWait(Wait wait) {
+  const WaitId id = next_wait_++;
+  WaitsOfStream& of_stream = waits_of_[wait.caller.stream];
+  of_stream.by_id[wait.caller.id] = id;
+  of_stream.keys += wait.keys.size();
+  waits_.emplace_hint(waits_.end(), id, std::move(wait));
+  return id;
+}
+
+// It is not in waits_ and waits_of_ any more.
+RootCore::Wait RootCore::TakeWait(WaitId id) {
   auto found = waits_.find(id);
-  const Wait& wait = found->second;
+  Wait wait = std::move(found->second);
+  waits_.erase(found);
   auto of_stream = waits_of_.find(wait.caller.stream);
-  of_stream->second.erase(wait.caller.id);
-  if (of_stream->second.empty()) waits_of_.erase(of_stream);
-  auto forget = [id](auto& by_key, const std::string& key) {
-    auto ids = by_key.find(key);
-    if (ids == by_key.end()) return;
-    std::erase(ids->second, id);
-    if (ids->second.empty()) by_key.erase(ids);
+  if (of_stream == waits_of_.end()) return wait;  // the stream has gone
+  of_stream->second.by_id.erase(wait.caller.id);
+  of_stream->second.keys -= wait.keys.size();
+  if (of_stream->second.by_id.empty()) waits_of_.erase(of_stream);
+  return wait;
+}
+
+// Forgets the wait wherever it is known, or as much of it as may be visited in this round. False: there is more.
+bool RootCore::EndWait(WaitId id) {
+  Wait& wait = waits_.at(id);
+  auto forget = [](auto& by_key, const std::string& key, const auto& listed) {
+    auto of_key = by_key.find(key);
+    if (of_key == by_key.end()) return;
+    of_key->second.erase(listed);
+    if (of_key->second.empty()) by_key.erase(of_key);
   };
-  if (wait.caller.op == StoreOp::kBarrier) forget(barriers_, wait.keys[0]);
-  if (wait.missing > 0) {
-    for (const std::string& key : wait.awaited) forget(waiters_, key);
+  for (; !wait.keys.empty(); wait.keys.pop_back()) {
+    if (!may_visit()) return false;
+    Visit(1);
+    if (wait.caller.op == StoreOp::kBarrier) {
+      forget(barriers_, wait.keys.back(), std::pair(wait.world, id));
+    } else {
+      forget(waiters_, wait.keys.back(), id);
+    }
   }
-  return found;
+  waits_.erase(id);
+  return true;
 }
 
 void RootCore::Release(WaitId id) {
-  auto found = EndWait(id);
-  Wait wait = std::move(found->second);
-  waits_.erase(found);
+  const bool is_here = waits_of_.contains(waits_.at(id).caller.stream);
+  const Wait wait = TakeWait(id);
+  if (!is_here) return;  // it would never give copies back
   if (wait.caller.tier && wait.caller.op == StoreOp::kWait) {
     AnswerStates(wait.caller, wait.keys, kMaxUnaskedBytes);
   } else {
     host_.answer(wait.caller, StoreAnswer());
   }
+}
+
+bool RootCore::Work() {
+  BeginVisits();
+  DoWork();
+  if (gone_keys_ <= kMaxGoneKeys) {
+    for (uint64_t stream : std::exchange(held_, {})) host_.resume(stream);
+  }
+  return !pushed_.empty() || !created_.empty() || !opened_.empty() || !gone_.empty();
+}
+
+void RootCore::DoWork() {
+  while (may_visit()) {
+    if (!pushed_.empty()) {
+      WakeOne();
+    } else if (!created_.empty()) {
+      ReleaseOfCreated();
+    } else if (!opened_.empty()) {
+      ReleaseOfBarrier();
+    } else if (!gone_.empty()) {
+      ForgetGone();
+    } else {
+      return;
+    }
+  }
+}
+
+// A push wakes the one who has waited longest, as PyTorch does. A tier's wait goes on, behind the others: it stands for
+// many.
+void RootCore::WakeOne() {
+  const std::string& key = pushed_.front();
+  for (auto waiters = waiters_.find(key); waiters != waiters_.end(); waiters = waiters_.find(key)) {
+    if (!may_visit()) return;
+    const WaitId id = *waiters->second.begin();
+    Wait& wait = waits_.at(id);
+    Visit(wait.keys.size());
+    waiters->second.erase(waiters->second.begin());
+    if (waiters->second.empty()) waiters_.erase(waiters);
+    if (!waits_of_.contains(wait.caller.stream)) continue;  // it has ended, and the element is for another one
+    if (wait.caller.tier && wait.keys.size() == 1) {
+      StoreAnswer answer;
+      answer.wake_one = true;
+      answer.values.push_back(key);
+      const StoreCaller caller = wait.caller;
+      waiters_[key].insert(AddWait(TakeWait(id)));
+      host_.answer(caller, std::move(answer));
+    } else if (--wait.missing == 0) {
+      Release(id);
+    }
+    break;
+  }
+  pushed_.pop_front();
+}
+
+void RootCore::ReleaseOfCreated() {
+  WaitIds& ids = created_.front();
+  while (!ids.empty() && may_visit()) {
+    const WaitId id = *ids.begin();
+    ids.erase(ids.begin());
+    auto wait = waits_.find(id);
+    Visit(1);
+    if (wait == waits_.end() || --wait->second.missing > 0) continue;
+    Visit(wait->second.keys.size());
+    Release(id);
+  }
+  if (ids.empty()) created_.pop_front();
+}
+
+void RootCore::ReleaseOfBarrier() {
+  Opened& opened = opened_.front();
+  auto barrier = barriers_.find(opened.key);
+  if (barrier != barriers_.end()) {
+    auto next = barrier->second.lower_bound(opened.next);
+    while (next != barrier->second.end() && next->first <= opened.count) {
+      opened.next = *next;
+      if (!may_visit()) return;
+      Visit(1);
+      if (next->second > opened.newest) {  // it came when the number had been set back
+        ++next;
+        continue;
+      }
+      Release(next->second);
+      next = barrier->second.erase(next);
+    }
+    if (barrier->second.empty()) barriers_.erase(barrier);
+  }
+  opened_.pop_front();
+}
+
+void RootCore::ForgetGone() {
+  WaitsOfStream& of_stream = gone_.front();
+  while (!of_stream.by_id.empty() && may_visit()) {
+    const WaitId id = of_stream.by_id.begin()->second;
+    Visit(1);
+    if (waits_.contains(id) && !EndWait(id)) return;  // it may have been released meanwhile
+    of_stream.by_id.erase(of_stream.by_id.begin());
+  }
+  if (!of_stream.by_id.empty()) return;
+  gone_keys_ -= of_stream.keys;
+  gone_.pop_front();
 }
 
 bool RootCore::MayCopy(const std::string& key) const {
@@ -366,7 +469,7 @@ void RootCore::Push(const std::string& key, std::string value) {
   auto [queue, created] = queues_.try_emplace(key);
   if (created) bytes_ += kQueueOverhead;
   queue->second.push_back(std::move(value));
-  WakeOne(key);
+  pushed_.push_back(key);
 }
 
 void RootCore::Pop(const StoreCall& call) {
@@ -396,16 +499,11 @@ void RootCore::StartWait(StoreCall& call) {
     }
     return;
   }
-  const WaitId id = next_wait_++;
-  Wait& wait = waits_[id];
-  wait.caller = caller;
-  std::copy_if(keys.begin(), keys.end(), std::back_inserter(wait.awaited), [&](auto& key) { return !Exists(key); });
-  std::sort(wait.awaited.begin(), wait.awaited.end());
-  wait.awaited.erase(std::unique(wait.awaited.begin(), wait.awaited.end()), wait.awaited.end());
-  wait.missing = wait.awaited.size();
-  for (const std::string& key : wait.awaited) waiters_[key].push_back(id);
-  wait.keys = std::move(keys);
-  waits_of_[caller.stream][caller.id] = id;
+  const WaitId id = AddWait({.caller = caller, .keys = std::move(keys), .missing = 0, .world = 0});
+  Wait& wait = waits_.at(id);
+  for (const std::string& key : wait.keys) {
+    if (!Exists(key) && waiters_[key].insert(id).second) ++wait.missing;
+  }
 }
 
 void RootCore::Barrier(const StoreCall& call) {
@@ -419,31 +517,38 @@ void RootCore::Barrier(const StoreCall& call) {
   const auto count = static_cast<int64_t>(static_cast<uint64_t>(*before) + 1);
   Put(key, std::to_string(count), call.of_this_try, true);
 
-  const WaitId id = next_wait_++;
-  waits_[id] = Wait{.caller = call.caller, .keys = {key}, .awaited = {}, .missing = 0, .world = call.request.number};
-  waits_of_[call.caller.stream][call.caller.id] = id;
-  std::vector<WaitId>& waiting = barriers_[key];
-  waiting.push_back(id);
-  auto over_from = std::stable_partition(waiting.begin(), waiting.end(),
-                                         [&](WaitId other) { return count < waits_.at(other).world; });
-  const std::vector<WaitId> over(over_from, waiting.end());
-  waiting.erase(over_from, waiting.end());
-  if (waiting.empty()) barriers_.erase(key);
-  for (WaitId other : over) Release(other);
+  const int64_t world = call.request.number;
+  const WaitId id = AddWait({.caller = call.caller, .keys = {key}, .missing = 0, .world = world});
+  BarrierWaits& waiting = barriers_[key];
+  waiting.emplace(world, id);
+  if (waiting.begin()->first <= count) opened_.push_back({key, count, id, *waiting.begin()});
 }
 
 void RootCore::Cancel(uint64_t stream, uint64_t id) {
   auto of_stream = waits_of_.find(stream);
   if (of_stream == waits_of_.end()) return;
-  auto wait = of_stream->second.find(id);
-  if (wait != of_stream->second.end()) waits_.erase(EndWait(wait->second));
+  auto found = of_stream->second.by_id.find(id);
+  if (found == of_stream->second.by_id.end()) return;
+  Wait& wait = waits_.at(found->second);
+  const size_t keys = wait.keys.size();
+  WaitsOfStream ended;
+  ended.by_id[id] = found->second;
+  ended.keys = keys;
+  gone_.push_back(std::move(ended));
+  gone_keys_ += keys;
+  of_stream->second.by_id.erase(found);
+  of_stream->second.keys -= keys;
+  if (of_stream->second.by_id.empty()) waits_of_.erase(of_stream);
+  wait.caller.stream = kNoStream;
+  DoWork();
 }
 
 void RootCore::Gone(uint64_t stream) {
-  while (true) {
-    auto of_stream = waits_of_.find(stream);
-    if (of_stream == waits_of_.end()) break;
-    waits_.erase(EndWait(of_stream->second.begin()->second));
+  if (auto of_stream = waits_of_.find(stream); of_stream != waits_of_.end()) {
+    gone_keys_ += of_stream->second.keys;
+    gone_.push_back(std::move(of_stream->second));
+    waits_of_.erase(of_stream);
+    DoWork();
   }
   sharing_.DropStream(stream);
 }

@@ -3,10 +3,12 @@
 
 #include <cstdint>
 #include <deque>
-#include <map>
 #include <string>
+#include <utility>
 #include <vector>
 
+#include "absl/container/btree_map.h"
+#include "absl/container/btree_set.h"
 #include "absl/container/flat_hash_map.h"
 #include "store/core.h"
 #include "store/sharing.h"
@@ -25,6 +27,7 @@ class RootCore : public StoreCore {
   Result Execute(StoreCall& call) override;
   void Cancel(uint64_t stream, uint64_t id) override;
   void Gone(uint64_t stream) override;
+  bool Work() override;
   void Acknowledge(uint64_t stream, uint64_t batch) override { sharing_.Acknowledge(stream, batch); }
   void Forget(uint64_t stream, const std::vector<std::string>& keys) override;
   void WakeBack(const std::string& key) override;
@@ -45,12 +48,25 @@ class RootCore : public StoreCore {
   };
   struct Wait {
     StoreCaller caller;
-    std::vector<std::string> keys;     // as the caller named them; a barrier's: its one
-    std::vector<std::string> awaited;  // of these, each once, those that were missing when the wait began
-    size_t missing = 0;                // of these, those that have not been created since
-    int64_t world = 0;                 // a barrier's
+    std::vector<std::string> keys;  // as the caller named them; a barrier's: its one
+    size_t missing = 0;             // of these, each once: those that have not been created since the wait began
+    int64_t world = 0;              // a barrier's
   };
   using WaitId = uint64_t;  // in order of arrival
+  using WaitIds = absl::btree_set<WaitId>;
+  using BarrierWaits = absl::btree_set<std::pair<int64_t, WaitId>>;  // by the number of clients that opens them
+  static constexpr uint64_t kNoStream = 0;                           // whose a cancelled wait is
+  struct WaitsOfStream {
+    absl::btree_map<uint64_t, WaitId> by_id;
+    size_t keys = 0;
+  };
+  // A barrier's number of clients became `count` when `newest` came. Its waits from `next` on have not been looked at.
+  struct Opened {
+    std::string key;
+    int64_t count;
+    WaitId newest;
+    BarrierWaits::value_type next;
+  };
 
   bool MayRun(const StoreCall& call);
   void Write(StoreCall& call);
@@ -63,10 +79,15 @@ class RootCore : public StoreCore {
   void Append(const StoreCall& call);
   void ListKeys(const StoreCaller& caller);
   void Created(const std::string& key);
-  void WakeOne(const std::string& key);
-  absl::flat_hash_map<WaitId, Wait>::iterator EndWait(WaitId id);
+  WaitId AddWait(Wait wait);
+  Wait TakeWait(WaitId id);
+  bool EndWait(WaitId id);
   void Release(WaitId id);
-  void ReleaseDue();
+  void DoWork();
+  void WakeOne();
+  void ReleaseOfCreated();
+  void ReleaseOfBarrier();
+  void ForgetGone();
   void AnswerStates(const StoreCaller& caller, const std::vector<std::string>& keys, size_t max_value_bytes);
   bool MayCopy(const std::string& key) const;
 
@@ -82,14 +103,23 @@ class RootCore : public StoreCore {
   Sharing& sharing_;
   absl::flat_hash_map<std::string, Entry> entries_;
   absl::flat_hash_map<std::string, std::deque<std::string>> queues_;  // never empty ones
-  absl::flat_hash_map<WaitId, Wait> waits_;
-  absl::flat_hash_map<std::string, std::vector<WaitId>> waiters_;       // by key, the oldest first
-  absl::flat_hash_map<std::string, std::vector<WaitId>> barriers_;      // the same
-  absl::flat_hash_map<uint64_t, std::map<uint64_t, WaitId>> waits_of_;  // stream -> id -> wait
+  absl::btree_map<WaitId, Wait> waits_;
+  absl::flat_hash_map<std::string, WaitIds> waiters_;        // by key
+  absl::flat_hash_map<std::string, BarrierWaits> barriers_;  // by key
+  absl::flat_hash_map<uint64_t, WaitsOfStream> waits_of_;    // by stream, of those that are here
   WaitId next_wait_ = 1;
-  size_t bytes_ = 0;         // of keys, values and queues
-  size_t key_bytes_ = 0;     // of entries_
-  std::vector<WaitId> due_;  // waits that the call under way has satisfied
+  size_t bytes_ = 0;      // of keys, values and queues
+  size_t key_bytes_ = 0;  // of entries_
+  // No wait begins while streams that have gone have left more keys of waits than this to forget: who connects again
+  // and again must not be faster than that.
+  static constexpr size_t kMaxGoneKeys = 2 * kMaxKeys;
+  // Work that is left. Ids of waits that have ended meanwhile are passed over: no id comes again.
+  std::deque<std::string> pushed_;  // queues whose new element wakes one waiter
+  std::deque<WaitIds> created_;     // waiters of keys that were created
+  std::deque<Opened> opened_;
+  std::deque<WaitsOfStream> gone_;  // and waits that were cancelled
+  size_t gone_keys_ = 0;
+  std::vector<uint64_t> held_;  // streams with a wait that may not begin yet
 };
 
 }  // namespace taskd::store

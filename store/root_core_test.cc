@@ -177,6 +177,98 @@ TEST_F(RootCoreTest, ABarrierOpensWhenAllHaveCome) {
   EXPECT_TRUE(clients_.AnswerTo(come(1, 3))->fault);
 }
 
+// ---- Many waits
+
+constexpr size_t kMany = 2 * StoreCore::kMaxVisits + 2;
+
+class ManyWaitsTest : public RootCoreTest {
+ protected:
+  std::vector<Asked> WaitManyTimes(uint64_t stream, const std::string& key) {
+    std::vector<Asked> waits;
+    for (size_t i = 0; i < kMany; ++i) waits.push_back(Wait(stream, {key}));
+    return waits;
+  }
+  // The first of `waits` that is not answered.
+  size_t AnsweredInOrder(const std::vector<Asked>& waits) {
+    size_t answered = 0;
+    while (answered < waits.size() && IsAnswered(waits[answered])) ++answered;
+    return answered;
+  }
+  int RoundsUntilDone() {
+    int rounds = 1;
+    while (root_.Work()) ++rounds;
+    return rounds;
+  }
+};
+
+TEST_F(ManyWaitsTest, AnswersASliceInARoundInOrderOfArrival) {
+  const std::vector<Asked> waits = WaitManyTimes(kTier, "k");
+  Set("k", "v");
+  const size_t at_once = AnsweredInOrder(waits);
+  EXPECT_GT(at_once, 0u);
+  EXPECT_LE(at_once, StoreCore::kMaxVisits);
+  EXPECT_EQ(Number(StoreOp::kPing), 0) << "others are answered in between";
+  EXPECT_EQ(root_.waiting(), kMany - at_once);
+  EXPECT_EQ(clients_.AnswerOf(1, StoreOp::kDelete, {"k"}).has_value(), false) << "its copies come back first";
+  EXPECT_LE(RoundsUntilDone(), 5);
+  EXPECT_EQ(AnsweredInOrder({waits.begin() + static_cast<ptrdiff_t>(at_once), waits.end()}), kMany - at_once);
+  EXPECT_EQ(root_.waiting(), 0u);
+}
+
+TEST_F(ManyWaitsTest, OpensABarrierInSlices) {
+  std::vector<Asked> waits;
+  for (size_t i = 0; i < kMany; ++i) {
+    waits.push_back(clients_.Ask(kTier, StoreOp::kBarrier, {"b"}, {}, static_cast<int64_t>(kMany)));
+  }
+  EXPECT_LE(AnsweredInOrder(waits), StoreCore::kMaxVisits);
+  // The number is set back, and somebody comes who has to wait.
+  Set("b", "0");
+  const Asked late = clients_.Ask(2, StoreOp::kBarrier, {"b"}, {}, 2);
+  EXPECT_LE(RoundsUntilDone(), 4);
+  EXPECT_EQ(root_.waiting(), 1u);
+  EXPECT_FALSE(IsAnswered(late));
+  EXPECT_TRUE(IsAnswered(clients_.Ask(3, StoreOp::kBarrier, {"b"}, {}, 2)));
+  EXPECT_TRUE(IsAnswered(late));
+}
+
+TEST_F(ManyWaitsTest, ForgetsAStreamThatHasGoneInSlices) {
+  WaitManyTimes(kTier, "k");
+  const Asked other = Wait(2, {"k"});
+  root_.Gone(kTier);
+  EXPECT_GT(root_.waiting(), kMany - StoreCore::kMaxVisits);
+  EXPECT_LE(RoundsUntilDone(), 5);
+  EXPECT_EQ(root_.waiting(), 1u);
+  Set("k", "v");
+  EXPECT_TRUE(IsAnswered(other));
+}
+
+TEST_F(ManyWaitsTest, GivesNoCopyAndNoElementToAStreamThatHasGone) {
+  WaitManyTimes(kTier, "k");
+  WaitManyTimes(kTier, "q");
+  const Asked other = Wait(2, {"q"});
+  root_.Gone(kTier);
+  clients_.Ask(1, StoreOp::kQueuePush, {"q"}, {"x"});
+  Set("k", "v");
+  RoundsUntilDone();
+  EXPECT_TRUE(IsAnswered(other));
+  EXPECT_EQ(clients_.Ask(1, StoreOp::kSet, {"k"}, {"w"}).result, Result::kDone) << "nobody has a copy";
+}
+
+TEST_F(ManyWaitsTest, HoldsWaitsBackWhileTooMuchIsToBeForgotten) {
+  const Strings keys = [] {
+    Strings names;
+    for (size_t i = 0; i < kMaxKeys; ++i) names.push_back(std::to_string(i));
+    return names;
+  }();
+  for (uint64_t stream = 1000; stream < 1003; ++stream) Wait(stream, keys);
+  for (uint64_t stream = 1000; stream < 1003; ++stream) root_.Gone(stream);
+  EXPECT_EQ(clients_.Ask(2, StoreOp::kWait, {"k"}).result, Result::kBlocked);
+  EXPECT_EQ(Number(StoreOp::kPing), 0);
+  RoundsUntilDone();
+  EXPECT_THAT(clients_.TakeResumed(), ElementsAre(2));
+  EXPECT_EQ(clients_.Ask(2, StoreOp::kWait, {"k"}).result, Result::kDone);
+}
+
 // ---- Queues
 
 TEST_F(RootCoreTest, AQueueIsFirstInFirstOut) {

@@ -5,7 +5,8 @@
 //    leave notes (Connections), and these are looked at when the round ends.
 // 2. What a round brought is written at its end, one send() a connection.
 // 3. No peer exceeds its own budget (ClientService, TierService), nor all of them the common one (MemoryBudget). And
-//    no peer gets more than a slice of a round: one answer, or kMaxTierSlice of frames.
+//    no peer gets more than a slice of a round: one answer, kMaxTierSlice of frames or kPumpSliceNs. Each step of a
+//    round's end takes no longer than a TimeSlice; what is left has its turn in the next round.
 #include "store/server.h"
 
 #include <sys/socket.h>
@@ -66,7 +67,9 @@ class Server : public StoreServer {
   void Resume(uint64_t stream);
   void Write(Connection& connection);
   void SetInterest(Connection& connection);
-  void CloseDoomed();
+  void CloseDoomed(const TimeSlice& slice);
+  void PumpReady();
+  void WriteDirty();
   void RoundEnd();
   void Tick();
   void UplinkLost();
@@ -280,25 +283,46 @@ void Server::ClosePeer(uint64_t peer) {
 // ---- Rounds
 
 void Server::RoundEnd() {
-  while (connections_.any_ready_or_doomed()) {
-    for (uint64_t id : connections_.TakeReady()) {
-      if (Connection* connection = connections_.Find(id)) Pump(*connection);
-    }
-    CloseDoomed();
-  }
+  const bool more_work = backend_.core().Work();
+  PumpReady();
   backend_.Flush();
   if (!backend_.is_full()) {
     budget_.BeginRound();  // who waits has a share of its own
-    for (uint64_t id : connections_.TakeHeldBack()) Resume(id);
+    const Connections::Ids held_back = connections_.TakeHeldBack();
+    auto id = held_back.begin();
+    for (const TimeSlice slice; id != held_back.end() && !slice.is_over(); ++id) Resume(*id);
+    connections_.LeaveHeldBack(id, held_back.end());
   }
   const size_t unread_before = connections_.unread_bytes();
-  for (uint64_t id : connections_.TakeDirty()) {
-    if (Connection* connection = connections_.Find(id)) Write(*connection);
-  }
+  WriteDirty();
+  if (more_work) connections_.Schedule();
   const bool may_go_on = budget_.round_is_full() || connections_.unread_bytes() < unread_before;
   if (connections_.any_held_back() && !backend_.is_full() && may_go_on) connections_.Schedule();
   budget_.BeginRound();
   connections_.BeginNextRound();
+}
+
+void Server::PumpReady() {
+  const TimeSlice slice;
+  while (connections_.any_ready_or_doomed() && !slice.is_over()) {
+    for (uint64_t id : connections_.TakeReady()) {
+      if (slice.is_over()) {
+        connections_.MarkReadyNextRound(id);
+      } else if (Connection* connection = connections_.Find(id)) {
+        Pump(*connection);
+      }
+    }
+    CloseDoomed(slice);
+  }
+}
+
+void Server::WriteDirty() {
+  const Connections::Ids dirty = connections_.TakeDirty();
+  auto id = dirty.begin();
+  for (const TimeSlice slice; id != dirty.end() && !slice.is_over(); ++id) {
+    if (Connection* connection = connections_.Find(*id)) Write(*connection);
+  }
+  connections_.LeaveDirty(id, dirty.end());
 }
 
 void Server::Write(Connection& connection) {
@@ -325,8 +349,10 @@ void Server::SetInterest(Connection& connection) {
   loop_.Change(connection.fd.get(), interest);
 }
 
-void Server::CloseDoomed() {
-  while (std::unique_ptr<Connection> connection = connections_.TakeDoomed()) {
+void Server::CloseDoomed(const TimeSlice& slice) {
+  while (!slice.is_over()) {
+    std::unique_ptr<Connection> connection = connections_.TakeDoomed();
+    if (connection == nullptr) return;
     backend_.core().Gone(connection->id);
     if (connection->is_client()) continue;
     if (connection->tier != nullptr) {
@@ -362,7 +388,6 @@ void Server::UplinkLost() {
     spdlog::warn("store: without the store above {} connections are closed", connections_.size());
   }
   connections_.DoomAll();
-  CloseDoomed();
   connections_.ForgetReady();
   backend_.Reset();
 }

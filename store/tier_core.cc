@@ -144,7 +144,10 @@ StoreCore::Result TierCore::PassThrough(StoreCall& call) {
   const uint64_t id = frame.id;
   if (HasReply(request.op)) {
     passed_through_[id] = caller;
-    if (request.op == StoreOp::kBarrier) waiting_[{caller.stream, caller.id}] = id;
+    if (request.op == StoreOp::kBarrier) {
+      waiting_[caller.stream][caller.id] = {.sent = id, .place = 0};
+      ++waiting_count_;
+    }
   }
   Send(frame);
   if (!HasReply(request.op)) unseen_.AddSilent(call, id);
@@ -174,13 +177,13 @@ bool TierCore::AnswerFromCopies(const StoreCall& call) {
     }
     reply.states.push_back(state);
   }
-  AnswerJoiner(call, reply);
+  AnswerJoiner(call, reply, true);
   return true;
 }
 
 // Answers the caller from the reply. A tier below gets copies of what this tier has copies of; not one that has gone
-// meanwhile, for it would never give them back.
-void TierCore::AnswerJoiner(const StoreCall& call, const TierFrame& reply) {
+// meanwhile, for it would never give them back; and none where the copies may be newer than the reply.
+void TierCore::AnswerJoiner(const StoreCall& call, const TierFrame& reply, bool may_copy) {
   if (reply.type == TierFrame::Type::kFault) {
     StoreAnswer answer;
     answer.fault = true;
@@ -197,7 +200,8 @@ void TierCore::AnswerJoiner(const StoreCall& call, const TierFrame& reply) {
   answer.values = reply.values;
   for (size_t i = 0; i < answer.states.size() && i < call.request.keys.size(); ++i) {
     const std::string& key = call.request.keys[i];
-    if (!copies_.contains(key) || sharing_.IsLocked(key) || !sharing_.MayGrant(key)) answer.states[i] &= ~kCopy;
+    if (!may_copy || !copies_.contains(key) || sharing_.IsLocked(key) || !sharing_.MayGrant(key))
+      answer.states[i] &= ~kCopy;
     if (answer.states[i] & kCopy) sharing_.Grant(key, call.caller.stream);
   }
   host_.answer(call.caller, std::move(answer));
@@ -229,15 +233,18 @@ void TierCore::Join(StoreCall call) {
     Send(frame);
     flight = &flights_[id];
     flight->op = op;
-    flight->signature = signature;
     flight->sequence = unseen_.sent();
     flight->keys = call.request.keys;
     by_signature_[signature] = id;
     unflushed_.push_back(id);
   }
-  if (op == StoreOp::kWait) waiting_[{call.caller.stream, call.caller.id}] = id;
+  const uint64_t place = next_place_++;
+  if (op == StoreOp::kWait) {
+    auto [waiting, added] = waiting_[call.caller.stream].insert_or_assign(call.caller.id, Waiting{id, place});
+    if (added) ++waiting_count_;
+  }
   const bool late = flight->flushed;
-  flight->joiners.push_back({std::move(call), late});
+  flight->joiners.emplace_hint(flight->joiners.end(), place, Joiner{std::move(call), late});
 }
 
 // For a call that was taken before: it cannot be given back to its stream.
@@ -297,22 +304,18 @@ void TierCore::AddReplied(const TierFrame& reply) {
   }
   auto value = static_cast<uint64_t>(reply.number);
   for (const Adding& adding : sent) value -= static_cast<uint64_t>(adding.delta);
-  for (const Adding& adding : sent) {
-    value += static_cast<uint64_t>(adding.delta);
-    StoreAnswer answer;
-    answer.number = static_cast<int64_t>(value);
-    answer.fault = reply.type == TierFrame::Type::kFault;
-    host_.answer(adding.caller, std::move(answer));
-  }
+  added_.push_back({std::move(sent), 0, value, reply.type == TierFrame::Type::kFault});
 }
 
 void TierCore::Received(TierFrame frame) {
+  ++turn_;
   switch (frame.type) {
     case TierFrame::Type::kReply:
     case TierFrame::Type::kFault:
       return Replied(std::move(frame));
     case TierFrame::Type::kWakeOne:
-      return WakeOne(frame);
+      if (!frame.keys.empty()) woken_.emplace_back(frame.id, std::move(frame.keys[0]));
+      return DoWork();
     case TierFrame::Type::kRevoke:
       return Revoke(frame.id, frame.keys);
     default:
@@ -328,18 +331,19 @@ void TierCore::Replied(TierFrame frame) {
   } else if (passed_through_.contains(frame.id)) {
     PassedThroughReplied(std::move(frame));
   } else if (flights_.contains(frame.id)) {
-    FlightReplied(frame);
+    FlightReplied(std::move(frame));
   } else if (frame.type == TierFrame::Type::kFault) {
     SilentWriteFailed(frame.id);
   }
   unseen_.ForgetExecuted();
+  DoWork();
 }
 
 void TierCore::PassedThroughReplied(TierFrame frame) {
   auto passed = passed_through_.find(frame.id);
   const StoreCaller caller = passed->second;
   passed_through_.erase(passed);
-  waiting_.erase({caller.stream, caller.id});
+  if (caller.op == StoreOp::kBarrier) EndWaiting(caller, 0);
   StoreAnswer answer;
   answer.number = frame.number;
   answer.values = std::move(frame.values);
@@ -361,22 +365,15 @@ TierCore::Flight TierCore::TakeFlight(uint64_t id) {
   auto found = flights_.find(id);
   Flight flight = std::move(found->second);
   flights_.erase(found);
-  auto newest = by_signature_.find(flight.signature);
+  auto newest = by_signature_.find(Signature(flight.op, flight.keys));
   if (newest != by_signature_.end() && newest->second == id) by_signature_.erase(newest);
-  for (const Joiner& joiner : flight.joiners) waiting_.erase({joiner.call.caller.stream, joiner.call.caller.id});
   return flight;
 }
 
-void TierCore::FlightReplied(const TierFrame& reply) {
+void TierCore::FlightReplied(TierFrame reply) {
   Flight flight = TakeFlight(reply.id);
   TakeCopies(reply, flight.keys);
-  for (Joiner& joiner : flight.joiners) {
-    if (joiner.late) {
-      Retry(std::move(joiner.call));
-    } else {
-      AnswerJoiner(joiner.call, reply);
-    }
-  }
+  landed_.push_back({std::move(flight), std::move(reply), turn_});
 }
 
 void TierCore::TakeCopies(const TierFrame& reply, const std::vector<std::string>& keys) {
@@ -435,40 +432,16 @@ void TierCore::Revoke(uint64_t batch, const std::vector<std::string>& keys) {
   if (sharing_.Revoke(keys, 0, done)) done();
 }
 
-void TierCore::WakeOne(const TierFrame& frame) {
-  auto found = flights_.find(frame.id);
-  if (found == flights_.end() || found->second.joiners.empty() || found->second.op != StoreOp::kWait) {
-    if (!frame.keys.empty()) WakeBack(frame.keys[0]);
-    return;
-  }
-  Flight& flight = found->second;
-  // Who asks from now on may find the element still there, and must not wait behind those for whom it was not enough.
-  auto newest = by_signature_.find(flight.signature);
-  if (newest != by_signature_.end() && newest->second == frame.id) by_signature_.erase(newest);
-  Joiner joiner = std::move(flight.joiners.front());
-  flight.joiners.erase(flight.joiners.begin());
-  const StoreCaller caller = joiner.call.caller;
-  StoreAnswer answer;
-  if (caller.tier) {
-    answer.wake_one = true;
-    answer.values = frame.keys;
-    flight.joiners.push_back(std::move(joiner));  // it waits for its others; the next wake goes to another one
-    host_.answer(caller, std::move(answer));
-    return;
-  }
-  waiting_.erase({caller.stream, caller.id});
-  host_.answer(caller, std::move(answer));
-  EndFlightIfAlone(frame.id);
+void TierCore::WakeBack(const std::string& key) {
+  PassWakeOn(key);
+  DoWork();
 }
 
-void TierCore::WakeBack(const std::string& key) {
+void TierCore::PassWakeOn(const std::string& key) {
   // Another client of this tier may wait for it.
   auto found = by_signature_.find(Signature(StoreOp::kWait, {key}));
   if (found != by_signature_.end()) {
-    TierFrame frame;
-    frame.id = found->second;
-    frame.keys = {key};
-    WakeOne(frame);
+    woken_.emplace_back(found->second, key);
     return;
   }
   TierFrame frame;
@@ -487,34 +460,160 @@ void TierCore::EndFlightIfAlone(uint64_t id) {
 }
 
 void TierCore::Cancel(uint64_t stream, uint64_t id) {
-  auto waiting = waiting_.find({stream, id});
-  if (waiting == waiting_.end()) return;
-  const uint64_t sent = waiting->second;
-  waiting_.erase(waiting);
-  if (passed_through_.erase(sent) > 0) {
-    TierFrame frame;
-    frame.type = TierFrame::Type::kCancel;
-    frame.id = sent;
-    Send(frame);
-    return;
-  }
-  auto flight = flights_.find(sent);
-  if (flight == flights_.end()) return;
-  std::erase_if(flight->second.joiners, [&](const Joiner& joiner) {
-    return joiner.call.caller.stream == stream && joiner.call.caller.id == id;
-  });
-  EndFlightIfAlone(sent);
+  auto of_stream = waiting_.find(stream);
+  if (of_stream == waiting_.end()) return;
+  auto found = of_stream->second.find(id);
+  if (found == of_stream->second.end()) return;
+  const Waiting waiting = found->second;
+  of_stream->second.erase(found);
+  if (of_stream->second.empty()) waiting_.erase(of_stream);
+  EndSent(waiting);
 }
 
 void TierCore::Gone(uint64_t stream) {
-  std::vector<uint64_t> ids;
-  for (const auto& [who, sent] : waiting_) {
-    if (who.first == stream) ids.push_back(who.second);
+  if (auto of_stream = waiting_.find(stream); of_stream != waiting_.end()) {
+    gone_.push_back(std::move(of_stream->second));
+    waiting_.erase(of_stream);
   }
-  for (uint64_t id : ids) Cancel(stream, id);
   tiers_.erase(stream);
   unseen_.ForgetStream(stream);
   sharing_.DropStream(stream);
+  DoWork();
+}
+
+// ---- Ends of waits, and answers that many want
+
+// False: it was cancelled, or its stream has gone.
+bool TierCore::EndWaiting(const StoreCaller& caller, uint64_t place) {
+  auto of_stream = waiting_.find(caller.stream);
+  if (of_stream == waiting_.end()) return false;
+  auto found = of_stream->second.find(caller.id);
+  if (found == of_stream->second.end() || found->second.place != place) return false;
+  of_stream->second.erase(found);
+  if (of_stream->second.empty()) waiting_.erase(of_stream);
+  --waiting_count_;
+  return true;
+}
+
+// Nobody waits for it any more.
+void TierCore::EndSent(const Waiting& waiting) {
+  --waiting_count_;
+  if (passed_through_.erase(waiting.sent) > 0) {
+    TierFrame frame;
+    frame.type = TierFrame::Type::kCancel;
+    frame.id = waiting.sent;
+    Send(frame);
+    return;
+  }
+  auto flight = flights_.find(waiting.sent);
+  if (flight != flights_.end() && flight->second.joiners.erase(waiting.place) > 0) EndFlightIfAlone(waiting.sent);
+}
+
+bool TierCore::Work() {
+  ++turn_;
+  BeginVisits();
+  DoWork();
+  return !woken_.empty() || !landed_.empty() || !added_.empty() || !gone_.empty();
+}
+
+void TierCore::DoWork() {
+  while (may_visit()) {
+    if (!woken_.empty()) {
+      WakeOne();
+    } else if (!landed_.empty()) {
+      AnswerJoiners();
+    } else if (!added_.empty()) {
+      AnswerAdds();
+    } else if (!gone_.empty()) {
+      ForgetGone();
+    } else {
+      return;
+    }
+  }
+}
+
+void TierCore::WakeOne() {
+  const auto [id, key] = woken_.front();
+  Visit(1);
+  auto found = flights_.find(id);
+  if (found == flights_.end() || found->second.op != StoreOp::kWait) {
+    woken_.pop_front();
+    return PassWakeOn(key);
+  }
+  Flight& flight = found->second;
+  // Who asks from now on may find the element still there, and must not wait behind those for whom it was not enough.
+  auto newest = by_signature_.find(Signature(flight.op, flight.keys));
+  if (newest != by_signature_.end() && newest->second == id) by_signature_.erase(newest);
+  while (!flight.joiners.empty()) {
+    if (!may_visit()) return;
+    Visit(1);
+    auto first = flight.joiners.begin();
+    const uint64_t place = first->first;
+    Joiner joiner = std::move(first->second);
+    flight.joiners.erase(first);
+    const StoreCaller caller = joiner.call.caller;
+    if (!waiting_.contains(caller.stream)) continue;  // it has gone, and the element is for another one
+    StoreAnswer answer;
+    if (caller.tier) {
+      answer.wake_one = true;
+      answer.values = {key};
+      // It waits for its others; the next wake goes to another one.
+      waiting_[caller.stream][caller.id].place = next_place_;
+      flight.joiners.emplace_hint(flight.joiners.end(), next_place_++, std::move(joiner));
+      host_.answer(caller, std::move(answer));
+    } else {
+      EndWaiting(caller, place);
+      host_.answer(caller, std::move(answer));
+      EndFlightIfAlone(id);
+    }
+    woken_.pop_front();
+    return;
+  }
+  EndFlightIfAlone(id);  // and the element goes back to the store above
+}
+
+void TierCore::AnswerJoiners() {
+  Landed& landed = landed_.front();
+  auto& joiners = landed.flight.joiners;
+  while (!joiners.empty() && may_visit()) {
+    auto first = joiners.begin();
+    const uint64_t place = first->first;
+    Joiner joiner = std::move(first->second);
+    joiners.erase(first);
+    Visit(joiner.call.request.keys.size());
+    if (landed.flight.op == StoreOp::kWait && !EndWaiting(joiner.call.caller, place)) continue;
+    if (joiner.late) {
+      Retry(std::move(joiner.call));
+    } else {
+      AnswerJoiner(joiner.call, landed.reply, landed.turn == turn_);
+    }
+  }
+  if (joiners.empty()) landed_.pop_front();
+}
+
+void TierCore::AnswerAdds() {
+  Added& added = added_.front();
+  for (; added.next < added.addings.size() && may_visit(); ++added.next) {
+    const Adding& adding = added.addings[added.next];
+    added.value += static_cast<uint64_t>(adding.delta);
+    StoreAnswer answer;
+    answer.number = static_cast<int64_t>(added.value);
+    answer.fault = added.fault;
+    Visit(1);
+    host_.answer(adding.caller, std::move(answer));
+  }
+  if (added.next == added.addings.size()) added_.pop_front();
+}
+
+void TierCore::ForgetGone() {
+  WaitingById& waiting = gone_.front();
+  while (!waiting.empty() && may_visit()) {
+    const Waiting one = waiting.begin()->second;
+    waiting.erase(waiting.begin());
+    Visit(1);
+    EndSent(one);
+  }
+  if (waiting.empty()) gone_.pop_front();
 }
 
 void TierCore::Forget(uint64_t stream, const std::vector<std::string>& keys) {

@@ -17,6 +17,7 @@
 #include <utility>
 #include <vector>
 
+#include "absl/container/btree_map.h"
 #include "absl/container/flat_hash_map.h"
 #include "absl/container/flat_hash_set.h"
 #include "store/core.h"
@@ -38,6 +39,7 @@ class TierCore : public StoreCore {
   Result Execute(StoreCall& call) override;
   void Cancel(uint64_t stream, uint64_t id) override;
   void Gone(uint64_t stream) override;
+  bool Work() override;
   void Acknowledge(uint64_t stream, uint64_t batch) override { sharing_.Acknowledge(stream, batch); }
   void Forget(uint64_t stream, const std::vector<std::string>& keys) override;
   void WakeBack(const std::string& key) override;
@@ -47,7 +49,7 @@ class TierCore : public StoreCore {
   size_t bytes() const override { return copy_bytes_; }
   size_t list_bytes() const override { return 0; }
   uint64_t keys() const override { return copies_.size(); }
-  uint64_t waiting() const override { return waiting_.size(); }
+  uint64_t waiting() const override { return waiting_count_; }
 
   // From the store above. Answers to calls that are over are ignored.
   void Received(TierFrame frame);
@@ -68,13 +70,24 @@ class TierCore : public StoreCore {
   };
   // A read or a wait that went up, and all who want its answer.
   struct Flight {
-    StoreOp op;  // kMultiGet, kCheck, kWait
-    std::string signature;
+    StoreOp op;             // kMultiGet, kCheck, kWait
     uint64_t sequence = 0;  // of its frame (UnseenWrites)
     bool flushed = false;
     std::vector<std::string> keys;
-    std::vector<Joiner> joiners;
+    absl::btree_map<uint64_t, Joiner> joiners;  // by place: in order of arrival
   };
+  // A flight that has its reply, and joiners that have not been answered from it.
+  struct Landed {
+    Flight flight;
+    TierFrame reply;
+    uint64_t turn;  // when the reply came
+  };
+  // A kWait or kBarrier of a stream.
+  struct Waiting {
+    uint64_t sent;   // the id of what was sent for it
+    uint64_t place;  // of a kWait among the flight's joiners
+  };
+  using WaitingById = absl::btree_map<uint64_t, Waiting>;
   struct Adding {
     StoreCaller caller;
     int64_t delta;
@@ -84,7 +97,13 @@ class TierCore : public StoreCore {
     std::vector<Adding> next;
     bool of_this_try = false;
   };
-  using StreamAndId = std::pair<uint64_t, uint64_t>;
+  // ADDs that went up together, and those of them that have not been answered.
+  struct Added {
+    std::vector<Adding> addings;
+    size_t next = 0;
+    uint64_t value;  // the counter's before addings[next]
+    bool fault;
+  };
 
   bool AnswerFromCopies(const StoreCall& call);
   bool MayJoin(const StoreCall& call, const Flight& flight) const;
@@ -103,10 +122,17 @@ class TierCore : public StoreCore {
   void Replied(TierFrame frame);
   void PassedThroughReplied(TierFrame frame);
   void AddReplied(const TierFrame& reply);
-  void FlightReplied(const TierFrame& reply);
+  void FlightReplied(TierFrame reply);
   void SilentWriteFailed(uint64_t id);
-  void AnswerJoiner(const StoreCall& call, const TierFrame& reply);
-  void WakeOne(const TierFrame& frame);
+  void AnswerJoiner(const StoreCall& call, const TierFrame& reply, bool may_copy);
+  bool EndWaiting(const StoreCaller& caller, uint64_t place);
+  void EndSent(const Waiting& waiting);
+  void DoWork();
+  void WakeOne();
+  void PassWakeOn(const std::string& key);
+  void AnswerJoiners();
+  void AnswerAdds();
+  void ForgetGone();
   void Revoke(uint64_t batch, const std::vector<std::string>& keys);
   void EndFlightIfAlone(uint64_t id);
   Flight TakeFlight(uint64_t id);
@@ -129,7 +155,16 @@ class TierCore : public StoreCore {
   std::vector<std::string> unsent_counters_;
   absl::flat_hash_map<uint64_t, std::string> adds_;            // sent: id -> key
   absl::flat_hash_map<uint64_t, StoreCaller> passed_through_;  // sent: id -> who asked
-  absl::flat_hash_map<StreamAndId, uint64_t> waiting_;         // kWait and kBarrier -> id of what was sent for it
+  absl::flat_hash_map<uint64_t, WaitingById> waiting_;         // by stream, of those that are here
+  size_t waiting_count_ = 0;
+  uint64_t next_place_ = 1;
+  uint64_t turn_ = 0;  // counts what came from above and the rounds
+
+  // Work that is left.
+  std::deque<std::pair<uint64_t, std::string>> woken_;  // a flight with a kWait, and the queue with a new element
+  std::deque<Landed> landed_;
+  std::deque<Added> added_;
+  std::deque<WaitingById> gone_;
 };
 
 }  // namespace taskd::store

@@ -357,6 +357,55 @@ TEST_F(TierCoreTest, ATierBelowGetsCopiesOfWhatIsCopiedHereAlone) {
   EXPECT_THAT(answer.values, ElementsAre("1", "2"));
 }
 
+// ---- Many who want one answer
+
+constexpr size_t kMany = 2 * StoreCore::kMaxVisits + 2;
+
+TEST_F(TierCoreTest, AnswersManyWaitsInSlicesAndGivesCopiesInTheFirst) {
+  std::vector<Asked> waits;
+  for (size_t i = 0; i < kMany; ++i) waits.push_back(Wait(kTierBelow, "k"));
+  Reply(FlushOne(), {kCopied}, {"v"});
+  size_t answered = 0;
+  for (; answered < kMany; ++answered) {
+    const std::optional<StoreAnswer> answer = clients_.AnswerTo(waits[answered]);
+    if (!answer) break;
+    EXPECT_THAT(answer->states, ElementsAre(kCopied));
+  }
+  EXPECT_LE(answered, StoreCore::kMaxVisits);
+  EXPECT_EQ(tier_.waiting(), kMany - answered);
+  tier_.Cancel(kTierBelow, waits.back().id);
+  while (tier_.Work()) {
+  }
+  EXPECT_THAT(clients_.AnswerTo(waits[answered])->states, ElementsAre(kPresent | kHasValue)) << "it may be older";
+  EXPECT_TRUE(IsAnswered(waits[kMany - 2]));
+  EXPECT_FALSE(IsAnswered(waits.back())) << "it was cancelled";
+  EXPECT_EQ(tier_.waiting(), 0u);
+}
+
+TEST_F(TierCoreTest, AnswersManyAddsInSlices) {
+  std::vector<Asked> adds;
+  for (size_t i = 0; i < kMany; ++i) adds.push_back(Add(kTierBelow, 1));
+  Reply(FlushOne(), {}, {}, static_cast<int64_t>(kMany));
+  EXPECT_EQ(NumberOf(adds.front()), 1);
+  EXPECT_FALSE(IsAnswered(adds.back()));
+  while (tier_.Work()) {
+  }
+  EXPECT_EQ(NumberOf(adds.back()), static_cast<int64_t>(kMany));
+}
+
+TEST_F(TierCoreTest, ForgetsWaitsOfATierThatHasGoneInSlices) {
+  for (size_t i = 0; i < kMany; ++i) Wait(kTierBelow, "q");
+  const Asked other = Wait(2, "q");
+  const TierFrame wait = FlushOne();
+  tier_.Gone(kTierBelow);
+  EXPECT_GT(tier_.waiting(), kMany - StoreCore::kMaxVisits);
+  Receive(Type::kWakeOne, wait.id, {"q"});
+  while (tier_.Work()) {
+  }
+  EXPECT_EQ(tier_.waiting(), 0u);
+  EXPECT_TRUE(IsAnswered(other)) << "the element is for one that is here";
+}
+
 TEST_F(TierCoreTest, CopiesTakeALimitedMemory) {
   const std::string value(16 * 1024 * 1024, 'x');
   std::vector<TierFrame> forgotten;

@@ -10,7 +10,7 @@ namespace {
 
 constexpr size_t kMaxTierBacklog = 256 * 1024 * 1024;  // one that does not read or is blocked for so much is given up
 constexpr size_t kMaxTierSlice = 4 * 1024 * 1024;      // of its frames, in a round
-constexpr size_t kCallOverhead = 256;
+constexpr size_t kCallOverhead = 224;                  // of a call or a wait in all that knows it, without its keys
 
 bool NoneIsLonger(const std::vector<std::string>& strings, size_t bytes) {
   return std::all_of(strings.begin(), strings.end(), [bytes](const std::string& text) { return text.size() <= bytes; });
@@ -105,8 +105,9 @@ void TierService::SendHello(Connection& connection, std::vector<std::string> val
 void TierService::Pump(Connection& connection) {
   TierCalls& tier = *connection.tier;
   size_t executed_bytes = 0;
+  const TimeSlice slice(kPumpSliceNs);
   while (!connection.doomed && !connection.blocked && !tier.queue.empty() && connection.unread() <= kMaxTierUnread) {
-    if (executed_bytes > kMaxTierSlice) return connections_.MarkReadyNextRound(connection);
+    if (executed_bytes > kMaxTierSlice || slice.is_over()) return connections_.MarkReadyNextRound(connection.id);
     if (backend_.is_full() || !HasRoom(connection, tier.queue.front().frame)) return connections_.HoldBack(connection);
     ++tier.processed;
     if (!Execute(connection, tier.queue.front().frame)) {
