@@ -126,12 +126,13 @@ int Serve(const Arguments& arguments) {
           sum.upstream_requests += stats.upstream_requests;
           sum.upstream_bytes += stats.upstream_bytes;
           sum.refused += stats.refused;
+          sum.waiting += stats.waiting;
         }
         printf(
-            "{\"connections\": %lu, \"tiers\": %lu, \"requests\": %lu, \"upstream_requests\": %lu, "
+            "{\"connections\": %lu, \"tiers\": %lu, \"waiting\": %lu, \"requests\": %lu, \"upstream_requests\": %lu, "
             "\"upstream_bytes\": %lu, \"refused\": %lu, \"cpu_s\": %.3f}\n",
-            sum.connections, sum.tiers, sum.requests, sum.upstream_requests, sum.upstream_bytes, sum.refused,
-            CpuSeconds());
+            sum.connections, sum.tiers, sum.waiting, sum.requests, sum.upstream_requests, sum.upstream_bytes,
+            sum.refused, CpuSeconds());
         fflush(stdout);
       });
     }

@@ -1,5 +1,6 @@
 """Starts `taskd store`, roots and tiers, for tests."""
 import json
+import os
 import re
 
 import harness
@@ -9,8 +10,13 @@ import tcpstore
 SERVED_BY = {"1.x": "auto", "2.1": "2.1", "2.x": "auto"}
 
 
+# Between two turns of an event loop a store takes no more CPU time than this, whatever its peers do.
+LONGEST_TURN_MS = 50
+TURN_WATCH = os.path.join(harness.BUILD, "tests", "turn_watch.so")
+
+
 class StoreProcess(harness.Process):
-    """A `taskd store` that is ready."""
+    """A `taskd store` that is ready. Its turns are measured (turn_watch.cc) where its libraries are loaded by name."""
 
     def __init__(self, folder, listen="127.0.0.1:0", upstream=None, dialect="auto", flags=("--stats-s", "0.05"),
                  name="store", prefix=()):
@@ -18,11 +24,21 @@ class StoreProcess(harness.Process):
         command = [*prefix, harness.TASKD, "store", "--listen", listen, "--dialect", dialect, *flags]
         if upstream:
             command += ["--upstream", upstream]
-        super().__init__(name, command, harness.clean_environment(), folder)
+        self.turn_log = os.path.join(folder, f"{name}.turns")
+        watched = os.path.exists(TURN_WATCH) and harness.build_variable("TASKD_STATIC") != "ON"
+        environment = {"LD_PRELOAD": TURN_WATCH, "TASKD_TURN_LOG": self.turn_log} if watched else {}
+        super().__init__(name, command, harness.clean_environment(**environment), folder)
         found = harness.wait_until(lambda: self.require_alive() and re.search(r"^listening (.+):(\d+)$", self.log(), re.M),
                                    f"{name} prints where it listens")
         self.host, self.port = found.group(1), int(found.group(2))
         self.address = f"{self.host}:{self.port}"
+
+    def longest_turn_ms(self):
+        """0 where all were shorter than a millisecond, or are not measured."""
+        if not os.path.exists(self.turn_log):
+            return 0.0
+        with open(self.turn_log, encoding="ascii") as file:
+            return max(map(float, file), default=0.0)
 
     def stats_lines(self):
         lines = self.log().rpartition("\n")[0].splitlines()
