@@ -36,6 +36,9 @@ constexpr size_t kMaxTensors = 64;                // of an entry
 constexpr size_t kMaxDimensions = 16;             // of a tensor
 constexpr size_t kFrames = 12;
 constexpr size_t kMaxText = 256;  // of a name, sizes, a frame
+// Keys and values of entries that are looked at: a pickle may name one entry a million times, in two bytes each. The
+// entries of a buffer of 200,000, of 50 values each, are a third of it.
+constexpr uint64_t kMaxVisits = uint64_t{1} << 25;
 
 using diagnosis::HangCall;
 using diagnosis::HangOp;
@@ -134,6 +137,12 @@ class DumpReader {
     int64_t first = INT64_MAX;
     for (Id entry : tree_.items(tree_.Find(root, "entries"))) {
       if (tree_.kind(entry) != Kind::kMap || tree_.items(entry).size() > 2 * kMaxKeys) continue;
+      dump_.visits += 1 + tree_.items(entry).size();
+      if (dump_.visits > kMaxVisits) {
+        AddNote("the rest is left out: it has too many entries");
+        dump_.known.is_partial = dump_.known.is_cut = true;
+        break;
+      }
       if (tree_.Find(entry, "state") == ValueTree::Nothing()) continue;  // it is cut
       const int64_t record = tree_.number(tree_.Find(entry, "record_id"));
       if (record >= 0) first = std::min(first, record);
@@ -143,7 +152,8 @@ class DumpReader {
     const Id status = tree_.Find(root, "pg_status");
     const bool used_groups = !tree_.items(status).empty();
     dump_.leaves_out_messages = LeavesOutMessages(status);
-    dump_.known.is_cut = dump_.records == 0 ? used_groups : first != INT64_MAX && first > 0;
+    if (dump_.records == 0 ? used_groups : first != INT64_MAX && first > 0) dump_.known.is_cut = true;
+    EndBatches();
     Keep();
     AddCalled(status);
   }
@@ -152,6 +162,7 @@ class DumpReader {
   struct Group {
     std::string name;
     std::vector<int> members;
+    std::optional<uint32_t> index = {};  // in the tables
   };
   // An operation before its group and call are in the tables.
   struct Op {
@@ -159,6 +170,11 @@ class DumpReader {
     uint64_t p2p_number = 0;
     Id entry = ValueTree::Nothing();
     bool is_retired = false;
+  };
+  // Sends and receives that were issued as one, in ops_, and the entry behind them.
+  struct Batch {
+    size_t begin = 0, end = 0;
+    HangOp of_all = {};
   };
 
   void AddNote(const std::string& note) { absl::StrAppend(&dump_.note, dump_.note.empty() ? "" : "; ", note); }
@@ -180,8 +196,15 @@ class DumpReader {
       const std::string_view description = tree_.text(tree_.Find(info, "desc"));
       const size_t group = GroupOf(name, description);
       if (group == kMaxGroups || !groups_[group].members.empty()) continue;
-      std::vector<int> ranks = MembersOf(tree_.Find(info, "ranks"));
-      if (members + ranks.size() > kMaxMembers) continue;
+      // A list that says nothing, or does not fit any more, is read once, however many groups name it.
+      const Id list = tree_.Find(info, "ranks");
+      if (unused_lists_.contains(list)) continue;
+      std::vector<int> ranks = MembersOf(list);
+      dump_.visits += 1 + tree_.items(list).size();
+      if (ranks.empty() || members + ranks.size() > kMaxMembers) {
+        unused_lists_.insert(list);
+        continue;
+      }
       members += ranks.size();
       if (description == "default_pg") dump_.world_size = static_cast<int>(ranks.size());
       groups_[group].members = std::move(ranks);
@@ -230,7 +253,7 @@ class DumpReader {
       of = GroupOf(tree_.text(group), "");
     } else {
       const Id id = tree_.Find(entry, "pg_id");
-      of = GroupOf(tree_.text(id).empty() ? absl::StrCat(tree_.number(id)) : std::string(tree_.text(id)), "");
+      of = tree_.text(id).empty() ? GroupOf(absl::StrCat(tree_.number(id)), "") : GroupOf(tree_.text(id), "");
     }
     if (of == kMaxGroups) return;
     op.group = static_cast<uint32_t>(of);
@@ -252,6 +275,7 @@ class DumpReader {
     if (name == "send" || name == "recv") {
       op.sends = name == "send";
       op.peer = PeerOf(ends, op.group);
+      if (!IsOfLastRun(read)) run_begin_ = ops_.size();
       ops_.push_back(read);
     } else if (name != "coalesced" || (!EndBatch(read) && !tree_.is_true(tree_.Find(entry, "is_p2p")))) {
       // Operations that are issued as one have one number, and the last entry is that of all.
@@ -269,7 +293,7 @@ class DumpReader {
 
   // "nccl:send 0->1": "send" and "0->1".
   std::pair<std::string_view, std::string_view> NameOf(Id entry) const {
-    std::string_view name = tree_.text(tree_.Find(entry, "profiling_name"));
+    std::string_view name = tree_.text(tree_.Find(entry, "profiling_name")).substr(0, 4 * kMaxText);
     std::string_view ends;
     if (const size_t space = name.find(' '); space != std::string_view::npos) {
       ends = name.substr(space + 1);
@@ -290,19 +314,32 @@ class DumpReader {
     return static_cast<size_t>(peer[0]) < members.size() ? members[static_cast<size_t>(peer[0])] : HangOp::kAnyPeer;
   }
 
+  // The last operations are sends and receives with this one's group and number.
+  bool IsOfLastRun(const Op& op) const {
+    return !ops_.empty() && ops_.back().op.peer >= 0 && ops_.back().op.group == op.op.group &&
+           ops_.back().p2p_number == op.p2p_number;
+  }
+
   // Sends and receives that were issued as one: only the entry behind them knows their state. False: it is not one of
   // these.
   bool EndBatch(const Op& end) {
-    bool is_batch = false;
-    for (size_t i = ops_.size(); i-- > 0;) {
-      Op& part = ops_[i];
-      if (part.op.peer < 0 || part.op.group != end.op.group || part.p2p_number != end.p2p_number) break;
-      part.op.state = end.op.state;
-      part.op.order = end.op.order;
-      part.op.created_ns = end.op.created_ns;
-      is_batch = true;
+    if (!IsOfLastRun(end)) return false;
+    if (batches_.empty() || batches_.back().begin != run_begin_) batches_.push_back({.begin = run_begin_});
+    batches_.back().end = ops_.size();
+    batches_.back().of_all = end.op;
+    return true;
+  }
+
+  // The last entry behind a batch counts, and there may be as many of them as parts: so each part is changed once.
+  void EndBatches() {
+    for (const Batch& batch : batches_) {
+      dump_.visits += batch.end - batch.begin;
+      for (size_t i = batch.begin; i < batch.end; ++i) {
+        ops_[i].op.state = batch.of_all.state;
+        ops_[i].op.order = batch.of_all.order;
+        ops_[i].op.created_ns = batch.of_all.created_ns;
+      }
     }
-    return is_batch;
   }
 
   Amount AmountOf(Id list) const {
@@ -370,11 +407,24 @@ class DumpReader {
   }
 
   // Gloo's recorder has no entries of sends and receives, but its groups count them among their operations.
-  bool LeavesOutMessages(Id status) const {
-    for (const auto& [group, newest] : gloo_newest_) {
-      if (Number(tree_.Find(status, absl::StrCat(group)), "last_enqueued_collective") > newest) return true;
+  bool LeavesOutMessages(Id status) {
+    const std::span<const Id> entries = tree_.items(status);
+    for (size_t i = 0; i + 1 < entries.size() && !gloo_newest_.empty(); i += 2) {
+      ++dump_.visits;
+      const std::optional<uint64_t> group = GroupNumber(entries[i]);
+      const auto newest = group ? gloo_newest_.find(*group) : gloo_newest_.end();
+      if (newest == gloo_newest_.end() || tree_.items(entries[i + 1]).size() > 2 * kMaxKeys) continue;
+      if (Number(entries[i + 1], "last_enqueued_collective") > newest->second) return true;
     }
     return false;
+  }
+
+  // The number that a status gives a group.
+  std::optional<uint64_t> GroupNumber(Id key) const {
+    const std::string_view text = tree_.text(key);
+    uint64_t number = 0;
+    if (text.size() > kMaxText || !absl::SimpleAtoi(std::string(text), &number)) return std::nullopt;
+    return number;
   }
 
   // Groups with members by the numbers that are their names, or none where a name is no number.
@@ -402,14 +452,13 @@ class DumpReader {
     }
     const std::span<const Id> entries = tree_.items(status);
     for (size_t i = 0; i + 1 < entries.size(); i += 2) {
-      uint64_t id = 0;
-      if (tree_.items(entries[i + 1]).size() > 2 * kMaxKeys ||
-          !absl::SimpleAtoi(std::string(tree_.text(entries[i])), &id))
-        continue;
+      ++dump_.visits;
+      const std::optional<uint64_t> number = GroupNumber(entries[i]);
+      if (!number || tree_.items(entries[i + 1]).size() > 2 * kMaxKeys) continue;
+      const uint64_t id = *number;
       const Id last = tree_.Find(entries[i + 1], "last_enqueued_collective");
       if (id >= order.size() || last == ValueTree::Nothing() || with_entries.contains(order[id])) continue;
-      const Group& group = groups_[order[id]];
-      const std::optional<uint32_t> index = tables_.AddGroup(group.name, group.members);
+      const std::optional<uint32_t> index = IndexOf(groups_[order[id]]);
       if (index) dump_.called_by_status[*index] = Number(entries[i + 1], "last_enqueued_collective");
     }
   }
@@ -470,9 +519,14 @@ class DumpReader {
     dump_.known.ops.shrink_to_fit();
   }
 
+  // In the tables, which compare all members.
+  std::optional<uint32_t> IndexOf(Group& group) {
+    if (!group.index) group.index = tables_.AddGroup(group.name, group.members);
+    return group.index;
+  }
+
   bool KeepOne(Op& op) {
-    const Group& group = groups_[op.op.group];
-    const std::optional<uint32_t> known = tables_.AddGroup(group.name, group.members);
+    const std::optional<uint32_t> known = IndexOf(groups_[op.op.group]);
     const std::optional<uint32_t> call = tables_.AddCall(CallOf(op));
     if (!known || !call) return false;
     op.op.group = *known;
@@ -487,6 +541,9 @@ class DumpReader {
   std::vector<Group> groups_;
   std::map<std::string, size_t> index_;
   std::vector<Op> ops_;
+  size_t run_begin_ = 0;  // of the sends and receives at the end of ops_ that have one number
+  std::vector<Batch> batches_;
+  std::set<Id> unused_lists_;                 // of members
   std::map<uint64_t, uint64_t> gloo_newest_;  // number of a collective, by its group's pg_id
   std::map<uint64_t, size_t> group_of_id_;    // by pg_id
 };

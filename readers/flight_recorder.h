@@ -24,7 +24,8 @@ struct FlightDump {
   std::map<uint32_t, uint64_t> called_by_status;
   bool confirms_order = false, contradicts_order = false;
   uint64_t records = 0;
-  std::string note;  // what is wrong with the file; empty: nothing
+  uint64_t visits = 0;  // values that were looked at to read the tree; at most some for each value that it has
+  std::string note;     // what is wrong with the file; empty: nothing
 };
 
 // Used again for one dump after the other, by one thread.

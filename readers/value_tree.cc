@@ -7,6 +7,11 @@
 #include <system_error>
 
 namespace taskd::readers {
+namespace {
+
+constexpr size_t kMaxDigits = 20;  // of a number of 64 bits, with its sign
+
+}  // namespace
 
 void ValueTree::Clear() {
   nodes_.resize(1);
@@ -62,6 +67,7 @@ int64_t ValueTree::number(Id id) const {
   if (kind(id) == Kind::kNumber) return nodes_[id].number;
   int64_t number = -1;
   const std::string_view digits = text(id);
+  if (digits.size() > kMaxDigits) return number;  // many entries may name one long text
   const char* end = digits.data() + digits.size();
   return std::from_chars(digits.data(), end, number) == std::from_chars_result{end, std::errc()} ? number : -1;
 }
