@@ -124,7 +124,7 @@ void Ledger::AttributeRunning(const Slot& slot, const Phase& phase, int64_t begi
   const bool proven = first_seen_ns_ <= end_ns || end_ns - phase.begin_ns <= kUnprovenLaunchNs;
   // Who is seen has come to its end without a step's mark.
   until(std::min(launch, trains), launched && proven ? Category::kLaunch : Category::kUnknown, !seen);
-  const int64_t most_link_up_ns = done_until_ < 0 ? kUnprovenLinkUpNs : kMostLinkUpNs;
+  const int64_t most_link_up_ns = !has_steps_ ? kUnprovenLinkUpNs : kMostLinkUpNs;
   if (seen) until(std::min(seen_ns + most_link_up_ns, trains), Category::kLinkUp);
   until(end_ns, trains < end_ns ? Category::kUnmarked : Category::kUnknown);
 }

@@ -24,6 +24,7 @@ void Ledger::Resume(const Kept& kept, int64_t now_ns) {
   next_ = kept.next;
   done_until_ = kept.done_until;
   saved_step_ = kept.saved_step;
+  has_steps_ = done_until_ >= 0;
   base_ = std::max<int64_t>(kept.base, 0);
   phases_.clear();
   Phase phase;
@@ -103,11 +104,12 @@ void Ledger::Precede(const Kept& kept, Category gap, int64_t now_ns) {
   }
   attempts_ = std::move(attempts);
 
-  if (done_until_ < 0) {
+  if (!has_steps_) {
     saved_step_ = std::max(saved_step_, kept.saved_step);
     if (goes_on) base_ = std::max<int64_t>(kept.base, 0);
   }
   done_until_ = std::max(done_until_, kept.done_until);
+  has_steps_ = has_steps_ || done_until_ >= 0;
   for (Slot& slot : slots_) {
     if (slot.exists && slot.last_step < 0) slot.done_until = std::max(slot.done_until, kept.done_until);
   }

@@ -84,10 +84,11 @@ absl::StatusOr<KeptLedger> ReadKept(std::string_view text) {
     measured.starts = json.value("starts", uint64_t{0});
     measured.checkpoints = json.value("checkpoints", uint64_t{0});
     measured.checkpoint_s = std::max(json.value("checkpoint_s", 0.0), 0.0);
-    ledger.kept.done_until = json.value("done_until", int64_t{-1});
-    ledger.kept.saved_step = json.value("saved_step", int64_t{-1});
-    ledger.kept.base = json.value("base", int64_t{0});
-    ledger.kept.round = json.value("round", -1);
+    // An earlier release, or whoever may write to the folder, may have kept what no job does.
+    ledger.kept.done_until = std::clamp(json.value("done_until", int64_t{-1}), int64_t{-1}, Ledger::kMostStep);
+    ledger.kept.saved_step = std::clamp(json.value("saved_step", int64_t{-1}), int64_t{-1}, ledger.kept.done_until + 1);
+    ledger.kept.base = std::clamp(json.value("base", int64_t{0}), int64_t{0}, ledger.kept.done_until + 1);
+    ledger.kept.round = std::max(json.value("round", -1), -1);
     ledger.kept.ended = json.value("ended", false);
     ledger.kept.next = IncidentKindFromName(json.value("next", "")).value_or(IncidentKind::kRequeue);
     return ledger;

@@ -50,6 +50,23 @@ TEST(KeptTest, ComesBackAsItWas) {
   EXPECT_EQ(read->kept.next, IncidentKind::kEviction);
 }
 
+TEST(KeptTest, StepsThatNoJobHasAreClamped) {
+  KeptLedger ledger = Example();
+  ledger.kept.saved_step = ledger.kept.base = 1'000'000'000'000;
+  absl::StatusOr<KeptLedger> read = ReadKept(RenderKept(ledger));
+  ASSERT_TRUE(read.ok()) << read.status();
+  EXPECT_EQ(read->kept.saved_step, 13) << "the step after the last that was done";
+  EXPECT_EQ(read->kept.base, 13);
+  ledger.kept.done_until = INT64_MAX;
+  ledger.kept.saved_step = ledger.kept.base = ledger.kept.round = -7;
+  read = ReadKept(RenderKept(ledger));
+  ASSERT_TRUE(read.ok()) << read.status();
+  EXPECT_EQ(read->kept.done_until, Ledger::kMostStep);
+  EXPECT_EQ(read->kept.saved_step, -1);
+  EXPECT_EQ(read->kept.base, 0);
+  EXPECT_EQ(read->kept.round, -1);
+}
+
 TEST(KeptTest, ALaterReleaseIsToldApartFromWhatIsBroken) {
   const absl::Status later = ReadKept(R"({"schema":9,"report":[[[1]]]})").status();
   EXPECT_TRUE(absl::IsFailedPrecondition(later)) << later;

@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "common/progress.h"
 #include "common/utf8.h"
 #include "ledger/advice.h"
 
@@ -14,7 +15,6 @@ namespace {
 constexpr int64_t kMostDelayNs = 15'000'000'000;
 // Gaps between steps that are none: stamps are moved to this clock one by one.
 constexpr int64_t kNoGapNs = 2'000'000;
-constexpr int64_t kMostStep = int64_t{1} << 40;  // many of them have a sum
 
 double PartSeconds(uint64_t ns, double most_s) { return std::min(static_cast<double>(ns) / 1e9, most_s); }
 
@@ -46,7 +46,28 @@ Ledger::Ledger(const Options& options)
 void Ledger::SetNow(int64_t now_ns) { now_ns_ = std::max(now_ns_, now_ns); }
 int64_t Ledger::Clamp(int64_t at_ns) const { return std::clamp(at_ns, phase().begin_ns, now_ns_); }
 
+Ledger::Steps Ledger::Reached() const {
+  std::vector<int64_t> steps;
+  for (const Slot& slot : slots_) {
+    if (slot.exists) steps.push_back(std::max(slot.last_step, slot.done_until));
+  }
+  Steps reached{std::max(done_until_, StepOfMost(std::move(steps))), saved_step_};
+  // In the step that most do now, or shortly before.
+  for (const Slot& slot : slots_) {
+    if (!slot.exists || IsFarAhead(slot.saved_step, reached.done_until)) continue;
+    reached.saved_step = std::max(reached.saved_step, std::min(slot.saved_step, reached.done_until + 1));
+  }
+  return reached;
+}
+
+void Ledger::SettleSteps() {
+  const Steps reached = Reached();
+  done_until_ = reached.done_until;
+  saved_step_ = reached.saved_step;
+}
+
 Ledger::Phase& Ledger::Begin(Phase::Kind kind, int64_t at_ns, uint64_t incident) {
+  SettleSteps();
   Phase next;
   next.kind = kind;
   next.begin_ns = Clamp(at_ns);
@@ -63,6 +84,7 @@ void Ledger::SetSlots(int slots, int64_t at_ns, int64_t now_ns) {
   if (slots <= 0 || slots > kMaxSlots) return;
   const bool first = !sized_ && !resumed_ && round_ < 0 && attempts_.size() == former_attempts_ + 1;
   sized_ = true;
+  SettleSteps();
   // Of what is settled already nobody can have a part any more.
   at_ns = first ? std::max(begun_ns_, phases_.front().begin_ns) : Clamp(at_ns);
   if (slots_.size() < static_cast<size_t>(slots)) slots_.resize(static_cast<size_t>(slots));
@@ -318,7 +340,11 @@ int64_t Ledger::OffsetOf(const Slot& slot, const StepFold& fold) const {
 int64_t Ledger::BaseOf(const StepFold& fold, bool follows) {
   if (follows) return base_;  // it goes on under a new manager, or its first steps were lost
   if (phase().base >= 0) return phase().base;
-  const int64_t base = fold.step == 0 ? std::max<int64_t>(saved_step_, 0) : 0;
+  if (fold.step == 0 && (counted_ns_ == INT64_MIN || now_ns_ - counted_ns_ >= kCountEveryNs)) {
+    counted_ns_ = now_ns_;
+    saved_now_ = saved_step();
+  }
+  const int64_t base = fold.step == 0 ? std::max<int64_t>(saved_now_, 0) : 0;
   if (phase().kind == Phase::Kind::kRunning) phases_.back().base = base;  // all its processes begin at one step
   return base;
 }
@@ -338,8 +364,8 @@ void Ledger::Step(int rank, const StepFold& fold, int64_t now_ns) {
   int64_t begin_ns = follows ? end_ns - static_cast<int64_t>(fold.end_ns - fold.previous_end_ns) : start_ns;
   const int64_t base = is_new ? BaseOf(fold, follows) : slot.base;
   const int64_t number = fold.step + base;
-  if (fold.checkpoints > 0) saved_step_ = std::max(saved_step_, number);
-  done_until_ = std::max(done_until_, number);
+  has_steps_ = true;
+  if (fold.checkpoints > 0) slot.saved_step = std::max(slot.saved_step, number);
   if (end_ns <= slot.cursor_ns) {  // closed already, or come twice
     if (!is_new) slot.last_step = std::max(slot.last_step, number);
     return;
@@ -403,11 +429,11 @@ void Ledger::Step(int rank, const StepFold& fold, int64_t now_ns) {
 
 void Ledger::Saved(int rank, const SavedInStep& saved, int64_t now_ns) {
   SetNow(now_ns);
-  const Slot* slot = Find(rank);
+  Slot* slot = Find(rank);
   if (slot == nullptr || !slot->steps || saved.step < 0 || saved.step > kMostStep) return;
   const int64_t number = saved.step + slot->base;
   if (number <= slot->last_step) return;  // it has ended meanwhile, or is another process's
-  saved_step_ = std::max(saved_step_, number);
+  slot->saved_step = std::max(slot->saved_step, number);
   for (auto phase = phases_.rbegin(); phase != phases_.rend(); ++phase) {
     if (!phase->runs() || phase->begin_ns > slot->cursor_ns) continue;
     const int64_t saved_ns = static_cast<int64_t>(std::min<uint64_t>(saved.ns, INT64_MAX));

@@ -53,6 +53,7 @@ class Ledger {
   static constexpr int64_t kLateNs = 5'000'000'000;
   // So long after the first start ranks come of which nobody has said how many they are.
   static constexpr int64_t kGatherNs = 600'000'000'000;
+  static constexpr int64_t kMostStep = int64_t{1} << 40;  // many of them have a sum
   static constexpr size_t kMaxSpans = 256;
   static constexpr size_t kMaxStops = 16;  // a slot, that its cursor has not passed
   static constexpr size_t kMaxSeen = 16;   // the same
@@ -136,8 +137,10 @@ class Ledger {
   // The same where it is known only after this ledger has begun: what was before comes before it. What happened in between
   // is `gap`: kQueue, then this is another attempt, or kUnknown, then the last one goes on. Once, and not after Resume().
   void Precede(const Kept& kept, Category gap, int64_t now_ns);
-  int64_t done_until() const { return done_until_; }
-  int64_t saved_step() const { return saved_step_; }
+  // What most ranks have done, and the last step, of those that most have reached, in which a rank has saved. One rank
+  // that names a step far ahead moves neither.
+  int64_t done_until() const { return Reached().done_until; }
+  int64_t saved_step() const { return Reached().saved_step; }
   int64_t base() const { return base_; }
   int round() const { return round_; }
   bool ended() const { return phase().kind == Phase::Kind::kEnded; }
@@ -175,6 +178,7 @@ class Ledger {
     int64_t base = 0;              // of its process's numbers of steps
     int64_t last_step = -1;        // of the process
     int64_t done_until = -1;       // by former processes
+    int64_t saved_step = -1;       // the last in which it has saved
     std::vector<int64_t> seen_ns;  // its processes were seen first, of each phase; as stops
     std::vector<Stop> stops;       // its process was suspended: oldest first, none overlap
   };
@@ -183,10 +187,18 @@ class Ledger {
     Category category = Category::kHang;
     uint64_t incident = 0;
   };
+  struct Steps {
+    int64_t done_until = -1, saved_step = -1;
+  };
   // What is known about the end of a piece: it goes on, or its process has gone.
   enum class Tail : uint8_t { kOpen, kOver };
 
+  static constexpr int64_t kCountEveryNs = 100'000'000;
+
   const Phase& phase() const { return phases_.back(); }
+  // By the slots that exist now, and what was settled before. Looks at all slots.
+  Steps Reached() const;
+  void SettleSteps();
   int64_t Clamp(int64_t at_ns) const;
   void SetNow(int64_t now_ns);
   Phase& Begin(Phase::Kind kind, int64_t at_ns, uint64_t incident);
@@ -260,8 +272,11 @@ class Ledger {
   std::deque<Span> off_;                        // steps were switched off
   bool hangs_ = false;                          // the newest span is an open hang
   StepBook book_;
-  int64_t done_until_ = -1;  // this and the next: in the job's count of steps, as in slots
+  int64_t done_until_ = -1;  // this and the next: in the job's count of steps, as in slots; settled at begins of phases
   int64_t saved_step_ = -1;
+  bool has_steps_ = false;          // some rank has marked one
+  int64_t counted_ns_ = INT64_MIN;  // saved_now_ was
+  int64_t saved_now_ = -1;
   int64_t base_ = 0;                // of the process that was begun last
   Tally closed_;                    // its incidents are handed over to incidents_
   std::deque<Incident> incidents_;  // by number, without a hole

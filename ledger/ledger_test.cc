@@ -157,6 +157,48 @@ TEST(LedgerTest, NumbersThatBeginAnewGoOnFromTheCheckpoint) {
   EXPECT_NEAR(At(report.seconds(), Category::kProductive), 2 * (9.5 + 6 + 0.2), 1e-6);
 }
 
+// Steps that are redone after a failure, where one rank of four has named another step before it, or not.
+double RedoneAfterAFailure(int64_t named, bool saves) {
+  Job job(4);
+  job.Launch(0, 1, 2);
+  job.Steps(0, 9, 3);  // until 13
+  if (named >= 0) {
+    StepFold fold;
+    fold.step = named;
+    fold.process_id = 1003;
+    fold.start_ns = static_cast<uint64_t>(kUnix + Ns(13));
+    fold.end_ns = static_cast<uint64_t>(kUnix + Ns(13.1));
+    fold.checkpoints = saves ? 1 : 0;
+    job.at(13.2).Step(3, fold, Ns(13.2));
+  }
+  EXPECT_EQ(job.at(13.3).done_until(), 9);
+  EXPECT_EQ(job.at(13.3).saved_step(), -1);
+  job.at(14).Exited({.rank = 2, .failed = true, .text = "signal 9"}, Ns(14), Ns(14));
+  job.Launch(1, 15, 16);
+  job.Steps(0, 19, 17, 2);  // ten anew, and ten new ones
+  job.report(200);
+  EXPECT_EQ(job.at(200).done_until(), 19);
+  return job.Of(Category::kRedone);
+}
+
+TEST(LedgerTest, ARankThatNamesAStepFarAheadChangesItsOwnTimeAlone) {
+  constexpr int64_t kFar = 1'000'000'000'000;
+  const double honest_s = RedoneAfterAFailure(-1, false);
+  EXPECT_GE(honest_s, 40);
+  EXPECT_NEAR(RedoneAfterAFailure(kFar, false), honest_s, 20) << "its own new steps, and what it does since";
+  EXPECT_NEAR(RedoneAfterAFailure(kFar, true), honest_s, 20);
+}
+
+TEST(LedgerTest, ASaveCountsInTheStepThatMostDo) {
+  Job job(4);
+  job.Launch(0, 1, 2);
+  job.Steps(0, 9, 3);
+  job.at(13.5).Saved(0, {.step = 10, .ns = 1000}, Ns(13.5));
+  EXPECT_EQ(job.at(14).saved_step(), 10);
+  job.at(14).Saved(1, {.step = 5000, .ns = 1000}, Ns(14));
+  EXPECT_EQ(job.at(14).saved_step(), 10);
+}
+
 TEST(LedgerTest, WhatWasSavedInTheStepOfAFailureIsNotLost) {
   Job job(2);
   job.Launch(0, 1, 2);

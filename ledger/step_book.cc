@@ -26,6 +26,10 @@ void StepBook::Add(const RankStep& step, int64_t now_ns) {
   const double own_s = std::max(0.0, step.alone_s - step.between_s);
   record.least_own_s = is_new ? own_s : std::min(record.least_own_s, own_s);
   record.most_own_s = std::max(record.most_own_s, own_s);
+  const double waited_s = std::max(0.0, step.rank_s - own_s);
+  record.waited_s += waited_s;
+  record.most_waited_s = std::max(record.most_waited_s, waited_s);
+  record.all_mark = record.all_mark && step.alone_s >= 0;
   record.barrier_s = std::max(record.barrier_s, step.barrier_s);
   record.least_alone_s = is_new ? step.alone_s : std::min(record.least_alone_s, step.alone_s);
   if (step.alone_s > record.most_alone_s) {
@@ -46,12 +50,28 @@ void StepBook::SetCosts(std::vector<StragglerCost> costs) {
   costs_ = std::move(costs);
 }
 
+StepBook::Parts StepBook::PartsOf(const Record& record) {
+  double left_s = record.rank_s;
+  if (record.all_mark && record.ranks > 1) left_s = (record.waited_s - record.most_waited_s) / (record.ranks - 1);
+  auto take = [&left_s](double part_s) {
+    const double taken_s = std::clamp(part_s, 0.0, left_s);
+    left_s -= taken_s;
+    return taken_s;
+  };
+  Parts parts;
+  parts.data_s = take(record.data_s);
+  parts.checkpoint_s = take(record.checkpoint_s);
+  parts.between_s = take(record.between_s);
+  return parts;
+}
+
 void StepBook::LearnUsual() {
   std::vector<double> work_s;
   for (const auto& [key, record] : open_) {
     if (std::get<1>(key)) continue;
     const double mean_s = record.rank_s / record.ranks;
-    work_s.push_back(std::max(0.0, mean_s - record.data_s - record.checkpoint_s - record.between_s));
+    const Parts parts = PartsOf(record);
+    work_s.push_back(std::max(0.0, mean_s - parts.data_s - parts.checkpoint_s - parts.between_s));
   }
   if (work_s.size() >= kUsualSteps) usual_s_ = LowerMedian(work_s);
 }
@@ -106,18 +126,19 @@ void StepBook::Split(const Key& key, const Record& record, Tally& into) const {
     left_s -= taken_s;
     if (category == Category::kOther) other_s += taken_s;
   };
+  const Parts parts = PartsOf(record);
   if (record.checkpoint_s > 0) {
     ++into.checkpoints;
-    into.checkpoint_s += record.checkpoint_s;
+    into.checkpoint_s += parts.checkpoint_s;
   }
   if (redone && !first) return into.Add(work, record.rank_s, record.incident);
-  const double data_s = Part(record.data_s, mean_s, mean_s);
-  const double checkpoint_s = Part(record.checkpoint_s, mean_s, mean_s);
+  const double data_s = Part(parts.data_s, mean_s, mean_s);
+  const double checkpoint_s = Part(parts.checkpoint_s, mean_s, mean_s);
   const uint64_t of_redone = redone ? record.incident : 0;
   if (!redone) {
     take(Category::kData, data_s, 0);
     take(Category::kCheckpoint, checkpoint_s, 0);
-    take(Category::kOther, Part(record.between_s, mean_s, mean_s), 0);
+    take(Category::kOther, Part(parts.between_s, mean_s, mean_s), 0);
   }
   if (first) {
     const double beyond_s = std::max(0.0, left_s - usual_s_);

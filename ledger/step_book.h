@@ -2,8 +2,9 @@
 //
 // Design:
 // 1. Ranks wait for each other, so what a step lost is decided for all its ranks together: the data loader, saving, and
-//    time between steps are of the rank that took longest; the others waited for it. Less than kLeast of a step counts as
-//    productive.
+//    time between steps are of the rank that took longest; the others waited for it. Where all ranks mark communication
+//    it is no more than the others have waited: their own work says how long that can have been. Less than kLeast of a
+//    step counts as productive.
 // 2. A step stays open for a while, until verdicts about it have come and a usual step is known; then it is closed.
 // 3. Of a process's first step what a usual step takes is work, the rest is warm-up. Of any other one that takes more
 //    than kOdd usual ones, what is beyond a usual one is: what every rank took by itself, the user's code, as an
@@ -91,9 +92,17 @@ class StepBook {
     double barrier_s = 0;                                            // the largest
     double least_alone_s = 0, most_alone_s = 0;
     double least_own_s = 0, most_own_s = 0;  // of that, what is not between steps
-    int alone_rank = -1;                     // whose most_alone_s is
+    // What ranks did not do by themselves in the step, where all of them mark communication: a sum, and the largest.
+    double waited_s = 0, most_waited_s = 0;
+    bool all_mark = true;
+    int alone_rank = -1;  // whose most_alone_s is
   };
 
+  struct Parts {
+    double data_s = 0, checkpoint_s = 0, between_s = 0;
+  };
+  // What one rank says that it did while the others waited, no more than these have waited.
+  static Parts PartsOf(const Record& record);
   void LearnUsual();
   void Split(const Key& key, const Record& record, Tally& into) const;
   // The dearest of those that hold for the step, without what data and checkpoint have already.

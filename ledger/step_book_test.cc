@@ -43,6 +43,25 @@ TEST(StepBookTest, AllWaitForTheRankThatLoadsOrSavesLongest) {
   EXPECT_DOUBLE_EQ(Of(open, Category::kProductive), 22);
 }
 
+// One rank says that it loads data for the whole step; the others computed meanwhile.
+TEST(StepBookTest, OneRankWaitsForDataNoLongerThanTheOthersHaveWaited) {
+  StepBook book;
+  AddUsual(book, 0, 9);
+  for (int rank = 0; rank < 3; ++rank) book.Add({.rank = rank, .step = 10, .rank_s = 1, .alone_s = 0.9}, 10 * kSecond);
+  book.Add({.rank = 3, .step = 10, .rank_s = 1, .data_s = 1, .alone_s = 0}, 10 * kSecond);
+  const Tally open = Open(book);
+  EXPECT_NEAR(Of(open, Category::kData), 0.4, 1e-9);
+  EXPECT_NEAR(Of(open, Category::kProductive), 23.6, 1e-9);
+}
+
+TEST(StepBookTest, RanksThatWaitShowHowLongOneSaves) {
+  StepBook book;
+  AddUsual(book, 0, 9);
+  for (int rank = 0; rank < 3; ++rank) book.Add({.rank = rank, .step = 10, .rank_s = 3, .alone_s = 0.9}, 10 * kSecond);
+  book.Add({.rank = 3, .step = 10, .rank_s = 3, .checkpoint_s = 2, .alone_s = 0.9}, 10 * kSecond);
+  EXPECT_NEAR(Of(Open(book), Category::kCheckpoint), 8, 1e-9);
+}
+
 TEST(StepBookTest, LessThanAHundredthIsProductive) {
   StepBook book;
   AddUsual(book, 0, 9);
