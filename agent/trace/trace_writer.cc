@@ -10,6 +10,7 @@
 #include <unordered_map>
 
 #include "absl/strings/str_cat.h"
+#include "common/printable.h"
 #include "marks/comm_name.h"
 #include "marks/step_name.h"
 #include "nlohmann/json.hpp"
@@ -69,7 +70,8 @@ struct OpenRange {
 }  // namespace
 
 std::string JsonString(std::string_view text) {
-  return nlohmann::json(text).dump(-1, ' ', false, nlohmann::json::error_handler_t::replace);
+  // A trace may be written to a terminal.
+  return PrintableJson(nlohmann::json(text).dump(-1, ' ', false, nlohmann::json::error_handler_t::replace));
 }
 
 void AppendMicroseconds(uint64_t ns, std::string& out) {

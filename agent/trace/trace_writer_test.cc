@@ -123,6 +123,8 @@ TEST(AppendMicrosecondsTest, IsShortWhereItCanBe) {
 TEST(JsonStringTest, IsValidWhateverItHolds) {
   EXPECT_EQ(JsonString("a\"b\\c\n"), R"("a\"b\\c\n")");
   EXPECT_EQ(json::parse(JsonString("a\xff")).get<std::string>(), "a\xef\xbf\xbd");
+  // A terminal obeys C1 characters and overrides of direction.
+  EXPECT_EQ(JsonString("\xc2\x9b\xe2\x80\xae"), R"("\u009b\u202e")");
 }
 
 class TraceWriterTest : public ::testing::Test {
