@@ -1,11 +1,19 @@
 #include "common/http_access.h"
 
+#include <arpa/inet.h>
+#include <netinet/in.h>
+#include <sys/socket.h>
 #include <unistd.h>
 
+#include <condition_variable>
+#include <mutex>
 #include <optional>
 #include <string>
 #include <vector>
 
+#include "common/http_server.h"
+#include "common/testing/deadline.h"
+#include "common/unique_fd.h"
 #include "gmock/gmock.h"
 
 namespace taskd {
@@ -146,6 +154,65 @@ TEST_F(ProtectTest, WithoutATokenTheNameHasToBeThisMachines) {
     user_ = geteuid() + 1;
     EXPECT_EQ(Ask({{"Host", "localhost"}}).status, anyone ? 200 : 401);
   }
+}
+
+// A connection that has asked for `path`.
+UniqueFd Ask(int port, const std::string& path) {
+  UniqueFd fd(socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
+  timeval limit{.tv_sec = testing::kHangLimitMs / 1000, .tv_usec = 0};
+  setsockopt(fd.get(), SOL_SOCKET, SO_RCVTIMEO, &limit, sizeof(limit));
+  sockaddr_in address{};
+  address.sin_family = AF_INET;
+  address.sin_port = htons(static_cast<uint16_t>(port));
+  address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+  EXPECT_EQ(connect(fd.get(), reinterpret_cast<const sockaddr*>(&address), sizeof(address)), 0);
+  const std::string request = "GET " + path + " HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n";
+  EXPECT_EQ(send(fd.get(), request.data(), request.size(), MSG_NOSIGNAL), static_cast<ssize_t>(request.size()));
+  return fd;
+}
+
+std::string ReadAll(const UniqueFd& fd) {
+  std::string all;
+  char buffer[1024];
+  for (ssize_t size = 0; (size = recv(fd.get(), buffer, sizeof(buffer), 0)) > 0;) {
+    all.append(buffer, static_cast<size_t>(size));
+  }
+  return all;
+}
+
+HttpResponse Page(const std::string& text) {
+  HttpResponse response;
+  response.body = std::make_shared<const std::string>(text);
+  return response;
+}
+
+TEST(HttpServerTest, AnswersAProbeWhilePagesAreMade) {
+  std::mutex mutex;
+  std::condition_variable changed;
+  bool is_made = false, may_end = false;
+  HttpHandlers handlers;
+  handlers["/page"] = [&](const HttpRequest&) {
+    std::unique_lock lock(mutex);
+    is_made = true;
+    changed.notify_all();
+    testing::WaitFor(changed, lock, [&] { return may_end; });
+    return Page("page");
+  };
+  handlers["/healthz"] = [](const HttpRequest&) { return Page("well"); };
+  absl::StatusOr<std::unique_ptr<HttpServer>> server = HttpServer::Start({"127.0.0.1", 0}, handlers);
+  ASSERT_TRUE(server.ok()) << server.status();
+  const UniqueFd page = Ask((*server)->port(), "/page");
+  {
+    std::unique_lock lock(mutex);
+    ASSERT_TRUE(testing::WaitFor(changed, lock, [&] { return is_made; }));
+  }
+  EXPECT_THAT(ReadAll(Ask((*server)->port(), "/healthz")), HasSubstr("well"));
+  {
+    std::lock_guard lock(mutex);
+    may_end = true;
+  }
+  changed.notify_all();
+  EXPECT_THAT(ReadAll(page), HasSubstr("page"));
 }
 
 }  // namespace

@@ -1,5 +1,7 @@
 #include "common/http_server.h"
 
+#include <fcntl.h>
+
 #include <algorithm>
 #include <array>
 #include <boost/asio.hpp>
@@ -13,6 +15,7 @@
 #include "absl/strings/str_cat.h"
 #include "common/log.h"
 #include "common/peer_user.h"
+#include "common/unique_fd.h"
 
 namespace taskd {
 namespace {
@@ -68,6 +71,8 @@ class HttpServer::Impl {
   ~Impl() {
     context_.stop();
     if (thread_.joinable()) thread_.join();
+    pages_.stop();
+    pages_.join();
   }
 
   absl::Status Start(const HostPort& address) {
@@ -157,6 +162,7 @@ class HttpServer::Impl {
   tcp::acceptor acceptor_{context_};
   asio::steady_timer pause_{context_};
   std::thread thread_;
+  asio::thread_pool pages_{1};
 };
 
 // Lives as long as something of it is under way.
@@ -221,15 +227,35 @@ class HttpServer::Impl::Connection : public std::enable_shared_from_this<Connect
     static const auto* const kHttpErrors = &make_error_code(http::error::bad_method).category();
     const bool has_body = error == http::error::unexpected_body || (!error && !parser_->is_done());
     if (!error || has_body) {
-      const auto& request = parser_->get();
-      Reply(server_->Answer(request, has_body, [this] { return User(); }), request.method() == http::verb::head,
-            request.keep_alive() && !has_body);
+      Ask(parser_->get(), has_body);
     } else if (error.category() == *kHttpErrors && error != http::error::end_of_stream &&
                error != http::error::partial_message) {
       Reply(Refusal(StatusOf(error)), false, false);
     } else {
       Close();
     }
+  }
+
+  void Ask(const http::request<http::empty_body>& request, bool has_body) {
+    const bool only_head = request.method() == http::verb::head;
+    const bool keep_alive = request.keep_alive() && !has_body;
+    if (View(request.target()) == kProbe) {
+      return Reply(server_->Answer(request, has_body, [this] { return UserOf(stream_.socket().native_handle()); }),
+                   only_head, keep_alive);
+    }
+    // A descriptor of its own: this thread may close the connection meanwhile. And the last reference to this goes in
+    // this thread.
+    auto descriptor = std::make_shared<UniqueFd>(fcntl(stream_.socket().native_handle(), F_DUPFD_CLOEXEC, 0));
+    stream_.expires_never();
+    asio::post(server_->pages_, [self = shared_from_this(), request, has_body, only_head, keep_alive,
+                                 descriptor]() mutable {
+      Impl* server = self->server_;
+      HttpResponse response =
+          server->Answer(request, has_body, [&self, &descriptor] { return self->UserOf(descriptor->get()); });
+      descriptor.reset();
+      asio::post(server->context_, [self = std::move(self), response = std::move(response), only_head,
+                                    keep_alive]() mutable { self->Reply(std::move(response), only_head, keep_alive); });
+    });
   }
 
   void Reply(HttpResponse response, bool only_head, bool keep_alive) {
@@ -286,8 +312,8 @@ class HttpServer::Impl::Connection : public std::enable_shared_from_this<Connect
                             });
   }
 
-  std::optional<uid_t> User() {
-    if (!user_) user_ = UserOfLoopbackPeer(stream_.socket().native_handle());
+  std::optional<uid_t> UserOf(int descriptor) {
+    if (!user_) user_ = UserOfLoopbackPeer(descriptor);
     return *user_;
   }
 

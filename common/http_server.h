@@ -1,7 +1,8 @@
 // A small HTTP/1.1 server, read-only: GET and HEAD of a fixed set of paths, for probes, scrapers and a page.
 //
 // Design:
-// 1. One thread. A handler is called in it, so it must be done within milliseconds and must not wait for anybody.
+// 1. One thread does all input and output and answers kProbe, whose handler must not wait. Another one calls all other
+//    handlers, one at a time: a probe never waits for pages, however many are asked for.
 // 2. Nobody can starve the others: there are at most kMaxConnections, and when one more comes, the one that has kept us
 //    waiting longest (for a request, or for somebody to read our reply) makes room. So a probe is answered
 //    whatever the number of silent connections.
@@ -58,6 +59,8 @@ class HttpServer {
   static constexpr std::chrono::seconds kIdleTimeout{75};  // between two requests; scrapers come once a minute
   static constexpr std::chrono::seconds kWriteTimeout{10};   // in which a reader takes something
   static constexpr std::chrono::milliseconds kLinger{1000};  // for a peer to read the last reply before the end
+
+  static constexpr std::string_view kProbe = "/healthz";
 
   // UNAVAILABLE: the address cannot be listened on, with the system's reason.
   static absl::StatusOr<std::unique_ptr<HttpServer>> Start(const HostPort& address, HttpHandlers handlers);

@@ -6,7 +6,7 @@
 
 namespace taskd::manager {
 
-// Called in the HTTP server's thread.
+// Called in the HTTP server's thread of pages.
 HttpHandler MakeMetrics(const JobSources& sources);
 
 }  // namespace taskd::manager
