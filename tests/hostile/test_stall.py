@@ -189,25 +189,6 @@ def test_the_backlog_is_bounded(stage, manager, stalled_proxy, stall):
     assert max(found) == max(rank.made()) - 1
 
 
-@pytest.fixture
-def freezing_disk(stage):
-    """A file system of its own that can be frozen: then write(2) cannot even be killed."""
-    if os.geteuid() != 0:
-        pytest.skip("mounting a file system needs root")
-    image, path = os.path.join(stage.folder, "image"), os.path.join(stage.folder, "disk")
-    with open(image, "wb") as file:
-        file.truncate(1 << 30)
-    os.mkdir(path)
-    if subprocess.run(["mkfs.ext4", "-q", image], check=False).returncode != 0:
-        pytest.skip("no mkfs.ext4 here")
-    if subprocess.run(["mount", "-o", "loop", image, path], check=False, capture_output=True).returncode != 0:
-        pytest.skip("mounting an image is not allowed here")
-    yield path
-    subprocess.run(["fsfreeze", "-u", path], check=False, capture_output=True)
-    stage.close()
-    subprocess.run(["umount", "-l", path], check=True)
-
-
 def test_a_frozen_file_system(stage, manager, recording, freezing_disk):
     proxy = stage.proxy(manager, profiling_dir=freezing_disk)
     rank = stage.rank(0, proxy, rate=RATE, name_bytes=NAME_BYTES)

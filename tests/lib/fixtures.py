@@ -2,6 +2,7 @@
 all of which end with the test, and what often stands on it. Besides, what the mark "root" means."""
 import os
 import re
+import subprocess
 
 import pytest
 
@@ -57,3 +58,22 @@ def jobs(stage):
     yield jobs
     stage.close()
     jobs.wait_none_left()
+
+
+@pytest.fixture
+def freezing_disk(stage):
+    """A file system of its own that can be frozen: then write(2) cannot even be killed."""
+    if os.geteuid() != 0:
+        pytest.skip("mounting a file system needs root")
+    image, path = os.path.join(stage.folder, "image"), os.path.join(stage.folder, "disk")
+    with open(image, "wb") as file:
+        file.truncate(1 << 30)
+    os.mkdir(path)
+    if subprocess.run(["mkfs.ext4", "-q", image], check=False).returncode != 0:
+        pytest.skip("no mkfs.ext4 here")
+    if subprocess.run(["mount", "-o", "loop", image, path], check=False, capture_output=True).returncode != 0:
+        pytest.skip("mounting an image is not allowed here")
+    yield path
+    subprocess.run(["fsfreeze", "-u", path], check=False, capture_output=True)
+    stage.close()
+    subprocess.run(["umount", "-l", path], check=True)
