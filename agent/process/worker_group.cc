@@ -17,8 +17,11 @@
 #include <set>
 #include <utility>
 
+#include "absl/strings/ascii.h"
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
+#include "absl/strings/string_view.h"
 #include "agent/process/equal_lines.h"
 #include "agent/process/line_tee.h"
 #include "agent/process/memory_kills.h"
@@ -35,6 +38,8 @@ namespace {
 constexpr int64_t kNsPerMs = 1'000'000;
 constexpr int64_t kFirstLookNs = 2 * kNsPerMs;  // then twice as long, up to kLongestLookNs
 constexpr int64_t kLongestLookNs = 100 * kNsPerMs;
+// For what ranks that ended with 0 have left behind; helpers that look for their parent do so once a second.
+constexpr int64_t kMomentNs = 2'000 * kNsPerMs;
 constexpr int64_t kGiveUpKillingNs = 30'000 * kNsPerMs;  // processes in a driver that does not return never end
 constexpr int64_t kGiveUpConsoleNs = 5'000 * kNsPerMs;   // without a single byte that it took
 constexpr int64_t kLongestFlushNs = 30'000 * kNsPerMs;   // files may be far ahead of it
@@ -44,6 +49,13 @@ constexpr size_t kMaxErrorFileBytes = 1 << 20;
 std::string ReadErrorFile(const std::string& path) {
   absl::StatusOr<UniqueFd> file = OpenFile(path, O_RDONLY);
   return file.ok() ? ReadSome(file->get(), kMaxErrorFileBytes) : "";
+}
+
+// Python's and PyTorch's own helpers end with those that use them, and hold nothing that would be lost.
+bool IsHelper(absl::string_view command_line) {
+  return absl::StrContains(command_line, "multiprocessing.resource_tracker") ||
+         absl::StrContains(command_line, "multiprocessing.forkserver") ||
+         absl::StrContains(command_line, "torch_shm_manager");
 }
 
 struct Rank {
@@ -135,7 +147,11 @@ class WorkerGroupImpl : public WorkerGroup {
   void Forget(Rank& rank);
   WorkerExit ExitOf(const Rank& rank);
 
+  bool AllEndedWell() const;
   void SignalLeftBehind(const Rank& rank) const;
+  std::vector<std::string> LeftBehind() const;  // names, without helpers; empty: unknown
+  // False: what was left behind may still end by itself.
+  bool EndLeftBehind(bool at_once);
   void EndGraceAfter(int64_t delay_ns);
   void Advance();
   bool AllReported() const;
@@ -163,6 +179,8 @@ class WorkerGroupImpl : public WorkerGroup {
 
   Phase phase_ = Phase::kRunning;
   int first_signal_ = 0;  // of this Stop(); 0: the ranks had theirs from elsewhere
+  // All ranks have ended with 0: until when what they left behind may end by itself.
+  std::optional<int64_t> moment_until_ns_;
   int64_t killing_since_ns_ = 0;
   int64_t look_delay_ns_ = kFirstLookNs;
   uint64_t flushed_bytes_ = 0;
@@ -300,7 +318,7 @@ void WorkerGroupImpl::Report(Rank& rank) {
   if (rank.out) rank.out->Drain();
   if (rank.err) rank.err->Drain();
   if (!rank.was_stopped && callbacks_.on_exit) callbacks_.on_exit(ExitOf(rank));
-  if (phase_ == Phase::kTerminating) SignalLeftBehind(rank);
+  if (phase_ == Phase::kTerminating && !moment_until_ns_) SignalLeftBehind(rank);
   if (phase_ != Phase::kRunning) Later(0, [this] { Advance(); });
 }
 
@@ -318,6 +336,7 @@ void WorkerGroupImpl::Stop(int first_signal) {
         rank->was_stopped = true;
       }
     }
+    if (callbacks_.on_left_behind && AllEndedWell()) moment_until_ns_ = EventLoop::NowNs() + kMomentNs;
     EndGraceAfter(first_signal == SIGKILL ? 0 : grace_ns_);
   } else if (phase_ != Phase::kTerminating) {
     return;
@@ -327,13 +346,45 @@ void WorkerGroupImpl::Stop(int first_signal) {
   if (first_signal != 0) first_signal_ = first_signal;
   for (const auto& [local_rank, rank] : ranks_) {
     if (rank->ended) {
-      SignalLeftBehind(*rank);
+      if (!moment_until_ns_) SignalLeftBehind(*rank);
     } else {
       ::kill(rank->pid, first_signal);
       ::kill(-rank->pid, SIGCONT);  // stopped ones would not notice
     }
   }
   Later(0, [this] { Advance(); });
+}
+
+bool WorkerGroupImpl::AllEndedWell() const {
+  return !ranks_.empty() && std::ranges::all_of(ranks_, [](const auto& entry) {
+    return entry.second->ended && !entry.second->was_stopped && entry.second->wait_status == 0;
+  });
+}
+
+std::vector<std::string> WorkerGroupImpl::LeftBehind() const {
+  std::vector<std::string> names;
+  for (const ProcessInfo& process : Descendants(::getpid(), spared_)) {
+    if (process.parent != ::getpid() || process.state == 'Z') continue;  // it goes with its parent
+    const std::string folder = absl::StrCat("/proc/", process.pid);
+    const std::string command_line = ReadFile(folder + "/cmdline");
+    if (IsHelper(command_line)) continue;
+    const std::string name = ReadFile(folder + "/comm");
+    // Without a command line it is ending, or just being started.
+    names.push_back(
+        command_line.empty() ? "" : absl::StrCat(absl::StripTrailingAsciiWhitespace(name), " (pid ", process.pid, ")"));
+  }
+  return names;
+}
+
+bool WorkerGroupImpl::EndLeftBehind(bool at_once) {
+  if (!moment_until_ns_) return true;
+  std::vector<std::string> names = LeftBehind();
+  if (!names.empty() && !at_once && EventLoop::NowNs() < *moment_until_ns_) return false;
+  moment_until_ns_.reset();
+  std::erase(names, "");
+  if (!names.empty()) callbacks_.on_left_behind(names);
+  for (const auto& [local_rank, rank] : ranks_) SignalLeftBehind(*rank);
+  return true;
 }
 
 // To the members of a group whose rank has ended.
@@ -387,7 +438,7 @@ void WorkerGroupImpl::Advance() {
       return;
     case Phase::kTerminating:
       // What ranks started may still be at work on SIGTERM, as the program behind a shell script.
-      if (AllReported() && GroupsAreEmpty()) {
+      if (AllReported() && EndLeftBehind(/*at_once=*/false) && GroupsAreEmpty()) {
         BeginKilling();
       } else {
         LookAgain();
@@ -402,6 +453,7 @@ void WorkerGroupImpl::Advance() {
 
 void WorkerGroupImpl::BeginKilling() {
   if (phase_ != Phase::kTerminating) return;
+  EndLeftBehind(/*at_once=*/true);
   if (grace_timer_) loop_->Cancel(*grace_timer_);
   grace_timer_.reset();
   phase_ = Phase::kKilling;

@@ -47,6 +47,8 @@ class WorkerGroup {
     std::function<void()> on_stopped;  // after Stop(): nothing of the ranks runs any more, all output is written
     // A child that is not a rank (the proxy, the manager).
     std::function<void(pid_t pid, int wait_status)> on_other_exit;
+    // All ranks have ended with 0, and these processes of theirs ("sh (pid 7)") did not end by themselves: they are ended.
+    std::function<void(const std::vector<std::string>& names)> on_left_behind;
   };
 
   virtual ~WorkerGroup() = default;  // kills what still runs
@@ -64,6 +66,7 @@ class WorkerGroup {
   // SIGTERM (`first_signal`) to each rank's process alone: its data loaders live while it saves. Once it has ended, what
   // is left of its process group gets the signal, as the program behind a shell script. SIGKILL to all after the grace;
   // then to the processes that they left behind.
+  // What ranks that ended with 0 have left behind has a moment to end by itself first: on_left_behind.
   // Without ranks: on_stopped comes soon all the same. A second call with SIGKILL shortens the grace.
   virtual void Stop(int first_signal) = 0;
 };

@@ -37,6 +37,7 @@ using ::testing::AllOf;
 using ::testing::HasSubstr;
 using ::testing::IsEmpty;
 using ::testing::Not;
+using ::testing::UnorderedElementsAre;
 
 constexpr int64_t kNsPerMs = 1'000'000;
 constexpr int64_t kLongNs = 120'000 * kNsPerMs;
@@ -88,7 +89,8 @@ class WorkerGroupTest : public ::testing::Test {
     group_ = WorkerGroup::Create(&loop_, grace_ns,
                                  {.on_exit = [this](const WorkerExit& exit) { exits_.push_back(exit); },
                                   .on_stopped = [this] { ++stopped_; },
-                                  .on_other_exit = [this](pid_t pid, int status) { others_[pid] = status; }});
+                                  .on_other_exit = [this](pid_t pid, int status) { others_[pid] = status; },
+                                  .on_left_behind = [this](const std::vector<std::string>& names) { left_ = names; }});
   }
 
   // Runs the loop until `condition` holds. False: not within the patience of a test.
@@ -154,6 +156,7 @@ class WorkerGroupTest : public ::testing::Test {
   std::unique_ptr<WorkerGroup> group_;
   std::vector<WorkerExit> exits_;
   std::map<pid_t, int> others_;
+  std::vector<std::string> left_;
   int stopped_ = 0;
 };
 
@@ -275,6 +278,47 @@ TEST_F(WorkerGroupTest, NothingIsLeftOfARankThatEndedByItself) {
   for (pid_t p : pids) EXPECT_TRUE(Runs(p));
   StopAndWait();
   for (pid_t p : pids) EXPECT_FALSE(Exists(p));
+}
+
+TEST_F(WorkerGroupTest, NamesWhatRanksThatEndedWellLeftRunning) {
+  MustStart({Shell(R"(
+bash -c 'echo $$ > $DIR/uploader; while :; do sleep 1; done' &
+setsid bash -c 'echo $$ > $DIR/session; while :; do sleep 1; done' &
+)")});
+  const std::string uploader = std::to_string(PidIn("uploader")), session = std::to_string(PidIn("session"));
+  RunUntilExits(1);
+  StopAndWait();
+  EXPECT_THAT(left_, UnorderedElementsAre("bash (pid " + uploader + ")", "bash (pid " + session + ")"));
+}
+
+TEST_F(WorkerGroupTest, NamesNoHelpersAndNothingThatEndsByItself) {
+  // The second one ends with its rank, which holds the other end of the pipe.
+  MustStart({Shell(R"(
+setsid sh -c 'echo > $DIR/helper; while :; do sleep 0.1; done' multiprocessing.resource_tracker &
+mkfifo $DIR/pipe
+bash -c 'trap "echo signalled > $DIR/ended" TERM; read < $DIR/pipe; echo itself > $DIR/ended' &
+exec 3> $DIR/pipe
+until [ -e $DIR/helper ]; do sleep 0.01; done
+)")});
+  RunUntilExits(1);
+  StopAndWait();
+  EXPECT_THAT(left_, IsEmpty());
+  EXPECT_EQ(Slurp("ended"), "itself\n");
+}
+
+TEST_F(WorkerGroupTest, NamesNothingOfRanksThatWereStoppedOrFailed) {
+  const std::string leaves = "setsid bash -c 'echo $$ > $DIR/session$LOCAL_RANK; exec sleep 600' & ";
+  MustStart({Shell(leaves + "sleep 600", 0), Shell(leaves + "exit 0", 1)});
+  AwaitFile("session0");
+  AwaitFile("session1");
+  RunUntilExits(1);
+  StopAndWait();
+  EXPECT_THAT(left_, IsEmpty());
+  MustStart({Shell(leaves + "exit 3", 2)});
+  AwaitFile("session2");
+  RunUntilExits(2);
+  StopAndWait();
+  EXPECT_THAT(left_, IsEmpty());
 }
 
 TEST_F(WorkerGroupTest, ForksAreKilledFasterThanTheyFork) {

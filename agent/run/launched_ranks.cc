@@ -7,6 +7,7 @@
 #include <system_error>
 #include <utility>
 
+#include "absl/strings/str_join.h"
 #include "agent/run/torch_version.h"
 #include "common/environment.h"
 #include "common/log.h"
@@ -28,6 +29,9 @@ LaunchedRanks::LaunchedRanks(EventLoop* loop, const RunOptions* options, Callbac
   of_group.on_exit = [this](const process::WorkerExit& exit) { OnExit(exit); };
   of_group.on_stopped = [this] { OnStopped(); };
   of_group.on_other_exit = callbacks_.other_exit;
+  of_group.on_left_behind = [](const std::vector<std::string>& names) {
+    spdlog::warn("ranks have ended and left processes running, which are ended: {}", absl::StrJoin(names, ", "));
+  };
   group_ = process::WorkerGroup::Create(loop, static_cast<int64_t>(options->shutdown_timeout_s * kNsPerS), of_group);
 }
 

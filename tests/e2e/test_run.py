@@ -12,7 +12,7 @@ import harness
 import pytest
 from deadlines import HANG_S
 from harness import TASKD, clean_environment, wait_until
-from launchers import wait_log, wait_manager
+from launchers import complaints, wait_log, wait_manager
 from needs import needs_torch
 from ports import free_port
 
@@ -369,6 +369,47 @@ LINES = {  # of the document on torch_npu_run
                f"--nnodes=2 --node_rank {node} --nproc_per_node=8 --enable_tiered_parallel_tcpstore=true ddp_test.py"
                for node in (0, 1)],
 }
+
+
+LOADERS = """
+import os, sys
+import torch, torch.multiprocessing
+from torch.utils.data import DataLoader
+torch.multiprocessing.set_sharing_strategy("file_system")
+
+class Data(torch.utils.data.Dataset):
+    def __len__(self):
+        return 8
+
+    def __getitem__(self, index):
+        return torch.zeros(4)
+
+if __name__ == "__main__":
+    loaders = [DataLoader(Data(), num_workers=1, persistent_workers=True, pin_memory=torch.cuda.is_available(),
+                          multiprocessing_context=context) for context in ("fork", "spawn", "forkserver")]
+    for loader in loaders:
+        assert len(list(loader)) == 8
+"""
+
+
+@needs_torch
+def test_helpers_of_a_rank_are_not_left_behind(jobs):
+    """Loaders of a job end with it, and so does multiprocessing's resource tracker, some of them a moment later."""
+    script = os.path.join(jobs.stage.folder, "loaders.py")
+    with open(script, "w", encoding="utf-8") as file:
+        file.write(LOADERS)
+    job = jobs.launch("job", "--standalone", script=script)
+    assert job.wait(timeout_s=100) == 0, job.log()
+    assert complaints(job.log()) == [], job.log()
+
+
+def test_processes_that_a_rank_leaves_behind_are_named(jobs):
+    job = jobs.launch("job", "--standalone", "--no-python", script="sh",
+                      script_arguments=("-c", "setsid sleep 600 & echo $! > left"))
+    assert job.wait() == 0
+    with open(os.path.join(jobs.stage.folder, "left"), encoding="ascii") as file:
+        left = int(file.read())
+    assert re.search(rf"ranks have ended and left processes running, which are ended: sleep \(pid {left}\)$", job.log(), re.M), job.log()
 
 
 @pytest.mark.parametrize("kind", sorted(LINES))
