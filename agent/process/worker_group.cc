@@ -366,9 +366,9 @@ std::vector<std::string> WorkerGroupImpl::LeftBehind() const {
   for (const ProcessInfo& process : Descendants(::getpid(), spared_)) {
     if (process.parent != ::getpid() || process.state == 'Z') continue;  // it goes with its parent
     const std::string folder = absl::StrCat("/proc/", process.pid);
-    const std::string command_line = ReadFile(folder + "/cmdline");
+    const std::string command_line = ReadSystemFile(folder + "/cmdline");
     if (IsHelper(command_line)) continue;
-    const std::string name = ReadFile(folder + "/comm");
+    const std::string name = ReadSystemFile(folder + "/comm");
     // Without a command line it is ending, or just being started.
     names.push_back(
         command_line.empty() ? "" : absl::StrCat(absl::StripTrailingAsciiWhitespace(name), " (pid ", process.pid, ")"));
