@@ -3,10 +3,13 @@ is written through them.
 
 Everything happens in a mount namespace with a /tmp and a /run of its own; the users are real ones.
 """
+import contextlib
 import json
+import os
 import subprocess
 
 import pytest
+import segments
 from strangers import STRANGER, VICTIM, host  # noqa: F401
 
 pytestmark = pytest.mark.root("mounts, and processes of other users")
@@ -52,3 +55,26 @@ def test_a_result_that_a_stranger_waits_for(host, marks, put):
     done = host.run(VICTIM, "taskd", "trace", "--from", marks, "-o", "/tmp/marks/link")
     assert done.returncode == 0, done.stderr
     assert host.sh(VICTIM, "cat /tmp/marks/mine; stat -c %F%a /tmp/marks/link").split() == ["kept", "regular", "file600"]
+
+
+def test_a_strangers_files_in_dev_shm_cost_no_marks(stage, manager):
+    """They have the names of the rank's segments. To open each, every second, took the time that emptying the rings needs."""
+    manager.all_on()
+    proxy = stage.proxy(manager)
+    names = f"/dev/shm/taskd-0-{segments.socket_hash(proxy.socket):016x}-1-"
+    first = names + "0"
+    with open(first, "wb"):
+        os.chown(first, STRANGER, STRANGER)
+    try:
+        for number in range(1, 300_000):
+            os.link(first, f"{names}{number}")
+        rank = stage.rank(0, proxy, rate=30_000)
+        rank.wait_made(200_000)
+        assert rank.terminate() == 0
+        assert proxy.terminate() == 0
+    finally:
+        for name in os.listdir("/dev/shm"):
+            if name.startswith(os.path.basename(names)):
+                with contextlib.suppress(FileNotFoundError):
+                    os.unlink(f"/dev/shm/{name}")
+    rank.verify(proxy.check(keep_marks=True))

@@ -3,7 +3,7 @@ import glob
 import os
 
 
-def _socket_hash(path):
+def socket_hash(path):
     value = 0xCBF29CE484222325
     for byte in path.encode():
         value = (value ^ byte) * 0x100000001B3 % 2**64
@@ -15,4 +15,4 @@ def segments_of(pid, socket_path):
 
     Its pid alone does not tell: a process that was killed with its proxy leaves its segment behind, and pids come again.
     """
-    return glob.glob(f"/dev/shm/taskd-{os.getuid()}-{_socket_hash(socket_path):016x}-{pid}-*")
+    return glob.glob(f"/dev/shm/taskd-{os.getuid()}-{socket_hash(socket_path):016x}-{pid}-*")

@@ -60,9 +60,9 @@ void NamePrefix(const char* socket_path, char* prefix, size_t bytes) {
 }
 
 // Calls visit(folder, name, fd, stat) for each file of this user that has a segment's name, but for the one with inode
-// `own`: closing that would give up our lock. Until visit is false.
+// `own`: closing that would give up our lock. Until visit is false, or `most` entries of the folder have been looked at.
 template <typename Visit>
-void VisitSegments(const char* socket_path, ino_t own, Visit visit) {
+void VisitSegments(const char* socket_path, ino_t own, size_t most, Visit visit) {
   char prefix[48];
   NamePrefix(socket_path, prefix, sizeof(prefix));
   const int folder = open(hello::kSegmentFolder, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
@@ -75,6 +75,11 @@ void VisitSegments(const char* socket_path, ino_t own, Visit visit) {
     for (ssize_t at = 0; more && at < bytes;) {
       const auto* entry = reinterpret_cast<const DirectoryEntry*>(entries + at);
       at += entry->length;
+      if (most == 0) {
+        more = false;
+        break;
+      }
+      --most;
       struct stat info;
       if (strncmp(entry->name, prefix, strlen(prefix)) != 0) continue;
       if (fstatat(folder, entry->name, &info, AT_SYMLINK_NOFOLLOW) != 0 || info.st_ino == own) continue;
@@ -257,15 +262,18 @@ void RemoveIfRead(const Segment& segment) {
 
 void RemoveAbandoned(const Segment& own, const char* socket_path, int rank) {
   const time_t now = time(nullptr);
-  VisitSegments(socket_path, own.inode, [&](int folder, const char* name, int fd, const struct stat& info) {
-    if (now - info.st_mtime >= kAbandonedSeconds && IsAbandoned(fd, rank)) unlinkat(folder, name, 0);
-    return true;
-  });
+  // The proxy is asked after this, and another user may have made any number of files there.
+  constexpr size_t kMostEntries = 16384;
+  VisitSegments(socket_path, own.inode, kMostEntries,
+                [&](int folder, const char* name, int fd, const struct stat& info) {
+                  if (now - info.st_mtime >= kAbandonedSeconds && IsAbandoned(fd, rank)) unlinkat(folder, name, 0);
+                  return true;
+                });
 }
 
 bool AncestorRecordsAs(const char* socket_path, int rank) {
   bool found = false;
-  VisitSegments(socket_path, 0, [&](int, const char*, int fd, const struct stat&) {
+  VisitSegments(socket_path, 0, SIZE_MAX, [&](int, const char*, int fd, const struct stat&) {
     found = IsAncestors(fd, rank);
     return !found;
   });
