@@ -25,6 +25,7 @@ namespace taskd::readers {
 namespace {
 
 constexpr size_t kMaxKernelNames = 4096;
+constexpr size_t kMaxSteps = size_t{1} << 17;  // each becomes a fold of some hundred bytes
 constexpr absl::string_view kOtherKernels = "others";
 
 using Kind = TraceEvent::Kind;
@@ -460,7 +461,9 @@ class EventHandler : public JsonHandler<EventHandler> {
       if (event.op == CommOp::kSend) event.peer = event_.destination;
       if (event.op == CommOp::kRecv) event.peer = event_.source;
     }
-    if (trace_.events.size() >= max_events_) {
+    const bool is_step =
+        *kind == Kind::kStep || *kind == Kind::kDeviceStep || *kind == Kind::kUncountedStep || *kind == Kind::kBoundary;
+    if (trace_.events.size() >= max_events_ || (is_step && steps_++ >= kMaxSteps)) {
       ++left_out_;
       return;
     }
@@ -468,6 +471,7 @@ class EventHandler : public JsonHandler<EventHandler> {
   }
 
   const size_t max_events_;
+  size_t steps_ = 0;
   TraceRank& trace_;
   Field key_ = Field::kNone;
   bool root_is_object_ = false;

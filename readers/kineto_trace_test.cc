@@ -63,6 +63,21 @@ TEST(KinetoTraceTest, AStubOfADevicesStepIsNone) {
   }
 }
 
+// A trace of nothing but steps, as a small gzip may hold.
+TEST(KinetoTraceTest, HasALimitedNumberOfSteps) {
+  constexpr int kMany = 140'000;
+  std::string events;
+  for (int i = 0; i < kMany; ++i) {
+    const uint64_t begin_us = 1'000'000 + 10 * static_cast<uint64_t>(i);
+    events += Event("user_annotation", "ProfilerStep#" + std::to_string(i), begin_us, 9);
+  }
+  events.pop_back();
+  ByteSource source = ByteSource::Of(absl::StrCat(R"({"traceEvents":[)", events, "]}"));
+  const TraceRank trace = ReadKinetoTrace(source, size_t{1} << 20);
+  EXPECT_EQ(trace.events.size(), size_t{1} << 17);
+  EXPECT_THAT(trace.note, HasSubstr("were left out"));
+}
+
 TEST(KinetoTraceTest, WhatIsTooMuchIsSaid) {
   ByteSource source = ByteSource::Of(Trace(0, 0));
   EXPECT_EQ(ReadKinetoTrace(source, 1000).note, "");

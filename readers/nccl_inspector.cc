@@ -256,6 +256,10 @@ class JobFolder {
       if (shared.windows >= kEnoughSteps) least = std::min(least, shared.windows);
     }
     if (least != UINT64_MAX) steps_ = least;
+    // Every process has a fold of each step: together no more than the files pay for.
+    uint64_t folds = kFreeFolds;
+    for (const InspectorProcess* process : processes_) folds += process->records;
+    steps_ = std::clamp<uint64_t>(folds / std::max<size_t>(1, processes_.size()), 1, steps_);
   }
 
   void NumberRanks() {
@@ -319,7 +323,7 @@ class JobFolder {
     for (uint64_t length : lengths) ends_ns_.push_back(ends_ns_.back() + length);
   }
 
-  FoldedTrace FoldProcess(const InspectorProcess& process) const {
+  FoldedTrace FoldProcess(const InspectorProcess& process) {
     FoldedTrace folded;
     folded.steps = StepSource::kNumbered;
     folded.has_ops = true;
@@ -336,7 +340,10 @@ class JobFolder {
       const auto group = static_cast<uint32_t>(folded.groups.size());
       const Shared& shared = shared_.at(id);
       if (shared.members.empty()) continue;  // whoever comes last may be one that is missing
-      folded.groups.push_back({.name = id, .label = "", .members = CompressMembers(shared.members)});
+      std::vector<MemberRun> members = CompressMembers(shared.members);
+      if (members.size() > ranges_left_) continue;
+      ranges_left_ -= members.size();
+      folded.groups.push_back({.name = id, .label = "", .members = std::move(members)});
       // Pairs count for themselves, and are at about the same part of all.
       AddSequence(communicator.sequences[0], shared.windows, group, folded);
       AddSequence(communicator.sequences[1], communicator.sequences[1].last_window + 1, group, folded);
@@ -384,10 +391,13 @@ class JobFolder {
   static constexpr uint64_t kBeginNs = 1'000'000'000;
   static constexpr uint64_t kShortestNs = 1000, kLongestNs = uint64_t{1} << 52;
   static constexpr uint64_t kEnoughSteps = 64;
+  static constexpr size_t kMaxRanges = size_t{1} << 22;      // of members, in all processes
+  static constexpr uint64_t kFreeFolds = uint64_t{1} << 18;  // of some hundred bytes each
 
   const std::vector<InspectorProcess*> processes_;
   std::map<std::string, Shared> shared_;
   uint64_t steps_ = 1;
+  size_t ranges_left_ = kMaxRanges;
   std::vector<uint64_t> ends_ns_;  // of the steps, and before them where the first one begins
   InspectorJob job_;
 };

@@ -240,30 +240,31 @@ std::string NameOf(const TraceEvent& event, const std::vector<std::string>& grou
                       R"(,"dataType":"byte","destRank":)", event.peer, R"(,"srcRank":)", event.peer, "}");
 }
 
+// A begin or an end of an event. There are millions, so a record is made of each when its turn has come.
+struct Moment {
+  uint64_t time_ns;
+  uint32_t event;
+  bool ends;
+};
+
 // In time; of one moment, what ends before a step ends with it, and what begins after it began is in it.
-std::vector<MarkRecord> RecordsOf(const std::vector<TraceEvent>& events) {
-  std::vector<MarkRecord> records;
-  records.reserve(2 * events.size());
+std::vector<Moment> MomentsOf(const std::vector<TraceEvent>& events) {
+  std::vector<Moment> moments;
+  moments.reserve(2 * events.size());
   for (size_t i = 0; i < events.size(); ++i) {
-    MarkRecord record;
-    record.id = i + 1;
-    record.process_id = kProcess;
-    record.phase = Phase::kStart;
-    record.time_ns = events[i].start_ns;
-    records.push_back(record);
-    record.phase = Phase::kEnd;
-    record.time_ns = std::max(events[i].end_ns, events[i].start_ns + 1);
-    records.push_back(record);
+    const auto event = static_cast<uint32_t>(i);
+    moments.push_back({events[i].start_ns, event, false});
+    moments.push_back({std::max(events[i].end_ns, events[i].start_ns + 1), event, true});
   }
-  const auto turn = [&](const MarkRecord& record) {
-    const bool is_step = IsStep(events[record.id - 1].kind);
-    if (record.phase == Phase::kEnd) return is_step ? 1 : 0;
+  const auto turn = [&](const Moment& moment) {
+    const bool is_step = IsStep(events[moment.event].kind);
+    if (moment.ends) return is_step ? 1 : 0;
     return is_step ? 2 : 3;
   };
-  std::sort(records.begin(), records.end(), [&](const MarkRecord& a, const MarkRecord& b) {
-    return std::tuple(a.time_ns, turn(a), a.id) < std::tuple(b.time_ns, turn(b), b.id);
+  std::sort(moments.begin(), moments.end(), [&](const Moment& a, const Moment& b) {
+    return std::tuple(a.time_ns, turn(a), a.event) < std::tuple(b.time_ns, turn(b), b.event);
   });
-  return records;
+  return moments;
 }
 
 // A loop that is over has begun one step more, which the profiler's end cuts off: it has less than half of the time and of
@@ -402,8 +403,13 @@ void UseEvents(const std::vector<TraceEvent>& events, const std::vector<GroupInf
   std::vector<std::string> group_names;
   for (const GroupInfo& group : groups) group_names.push_back(JsonInside(group.name));
   std::string name;
-  for (MarkRecord record : RecordsOf(events)) {
-    const TraceEvent& event = events[record.id - 1];
+  for (const Moment& moment : MomentsOf(events)) {
+    const TraceEvent& event = events[moment.event];
+    MarkRecord record;
+    record.id = moment.event + 1;
+    record.process_id = kProcess;
+    record.phase = moment.ends ? Phase::kEnd : Phase::kStart;
+    record.time_ns = moment.time_ns;
     if (record.phase == Phase::kStart) {
       name = NameOf(event, group_names);
       record.name = name;
