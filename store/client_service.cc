@@ -16,11 +16,12 @@ void ClientService::Pump(Connection& connection) {
   while (!connection.doomed && !connection.blocked && connection.client.busy_with == 0 &&
          connection.unread() <= kMaxUnreadReplies) {
     if (!connection.client.head && !TakeHead(connection)) return;
+    // To read and to execute a request of very many keys are two turns.
+    if (slice.is_over()) return connections_.MarkReadyNextRound(connection.id);
     if (backend_.is_full() || !budget_.HasRoomForAnswer(connection, connection.client.head->request)) {
       return connections_.HoldBack(connection);
     }
     if (!Execute(connection)) return;
-    if (slice.is_over()) return connections_.MarkReadyNextRound(connection.id);
   }
 }
 

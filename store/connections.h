@@ -51,7 +51,10 @@ class Connections {
   // Lists of the round. Taking one empties it.
   void MarkDirty(Connection& connection);
   void MarkReady(const Connection& connection) { ready_.push_back(connection.id); }
-  void MarkReadyNextRound(uint64_t id) { later_.push_back(id); }
+  void MarkReadyNextRound(uint64_t id) {
+    later_.push_back(id);
+    Schedule();
+  }
   // It waits for room towards the upstream.
   void HoldBack(Connection& connection);
   // Of a list that was taken, what had no turn in this round.
