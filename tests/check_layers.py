@@ -41,7 +41,7 @@ ALLOWED = {
     "agent/rdma": {"common"},
     "agent/ranktable": {"common"},
     "agent/route": {"common", "proto"},
-    "agent/trace": {"marks"},
+    "agent/trace": {"common", "marks"},
     "agent/simulate": {"common", "marks", "proto"},
     "agent/run": {"common", "proto", "store", "agent/engine", "agent/evidence", "agent/process", "agent/stacks"},
     "agent/modes": {"common", "proto", "agent/process", "agent/ranktable", "agent/rdma"},
