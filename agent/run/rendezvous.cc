@@ -624,7 +624,7 @@ std::string Rendezvous::WaitingText() const {
   for (int rank = 0; rank < options_.max_nodes; ++rank) {
     if (ranks.count(rank) == 0) missing.push_back(std::to_string(rank));
   }
-  if (missing.empty()) return "all are there";
+  if (missing.empty()) return "all nodes have joined; waiting for the manager";
   return fmt::format("{} of {} {} are there, missing {}{} {}", count, Plan(), options_.tasks ? "ranks" : "nodes",
                      options_.tasks ? "rank" : "node rank", missing.size() == 1 ? "" : "s", List(missing));
 }

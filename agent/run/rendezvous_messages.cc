@@ -75,6 +75,10 @@ class Reader {
     return "";
   }
 
+  std::string OptionalText(const char* name, size_t most_bytes) {
+    return object_.contains(name) ? Text(name, most_bytes) : "";
+  }
+
   const json& Array(const char* name, size_t most) {
     static const json kEmpty = json::array();
     auto found = object_.find(name);
@@ -131,7 +135,7 @@ JoinMessage ReadJoin(Reader& reader) {
   info.min_nodes = reader.Int("min_nodes", 1, kMaxNodes);
   info.max_nodes = reader.Int("max_nodes", 1, kMaxNodes);
   info.max_restarts = reader.Int("max_restarts", 0, kMaxCount);
-  info.nonce = reader.Text("nonce", kMaxFieldBytes);
+  info.nonce = reader.OptionalText("nonce", kMaxFieldBytes);  // a launcher of another release is told its version
   info.tier_port = reader.Int("tier_port", 0, kMaxPort);
   return {std::move(info)};
 }

@@ -50,6 +50,15 @@ TEST(RendezvousMessagesTest, NodeMessagesComeBack) {
   EXPECT_EQ(std::get<PongMessage>(*DecodeNodeMessage(Encode(NodeMessage(PongMessage{1LL << 40})))).id, 1LL << 40);
 }
 
+// So that it is refused by its version, in words.
+TEST(RendezvousMessagesTest, ALauncherOfAReleaseWithoutANonceIsUnderstood) {
+  const auto join = DecodeNodeMessage(
+      R"({"type":"join","run_id":"id","version":"0.1","host":"h","pid":1,"node_rank":1,"local_world_size":1,"role":"",)"
+      R"("min_nodes":2,"max_nodes":2,"max_restarts":0,"hosts_store":true,"tier_port":0})");
+  ASSERT_TRUE(join.ok()) << join.status();
+  EXPECT_EQ(std::get<JoinMessage>(*join).info.nonce, "");
+}
+
 TEST(RendezvousMessagesTest, EventsComeBack) {
   const LauncherEvent event{LauncherEvent::Kind::kExited, 2, 3, 1, 77, 137, 9, "killed", 5};
   const std::string body = Encode(NodeMessage(EventMessage{event}));
