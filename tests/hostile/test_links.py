@@ -349,7 +349,7 @@ def root(jobs):
 
 def join_message(version, node_rank=1, **changes):
     return {"type": "join", "run_id": "none", "version": version, "host": "evil", "pid": 1, "node_rank": node_rank,
-            "local_world_size": 1, "role": "default", "min_nodes": 2, "max_nodes": 2, "max_restarts": 0, "hosts_store": False,
+            "local_world_size": 1, "role": "default", "min_nodes": 2, "max_nodes": 2, "max_restarts": 0,
             "tier_port": 0, **changes}
 
 

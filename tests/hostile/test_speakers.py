@@ -109,7 +109,7 @@ class Launcher:
         self.do(self.tls.do_handshake)
         body = json.dumps({"type": "join", "run_id": "none", "version": version(), "host": "mine", "pid": 1, "node_rank": -1,
                            "local_world_size": 1, "role": "default", "min_nodes": 1, "max_nodes": 1, "max_restarts": 0,
-                           "nonce": "", "hosts_store": True, "tier_port": 0, **info}).encode()
+                           "nonce": "", "tier_port": 0, **info}).encode()
         self.do(lambda: self.tls.write(struct.pack("=I", len(body)) + body))
 
     def flush(self):

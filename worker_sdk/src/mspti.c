@@ -650,7 +650,7 @@ int MsptiStop(enum MsptiStopKind kind, int timeout_ms) {
 }
 
 static void OnExit(void) {
-  MsptiStop(kMsptiAtExit, kExitMs);
+  MsptiStop(kMsptiAtExit, g.config.exit_ms > 0 ? g.config.exit_ms : kExitMs);
   Store32(&g.accept, 0);
   // A thread that MSPTI or emit kept for longer touches nothing when it comes back.
   Store32(&g.exited, 1);

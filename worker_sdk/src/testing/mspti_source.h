@@ -58,7 +58,8 @@ class Sink {
             .unusable = [](void* self, const char* missing) { static_cast<Sink*>(self)->missing = missing; },
             .context = this,
             .wake_word = &wanted,
-            .dropped = &dropped};
+            .dropped = &dropped,
+            .exit_ms = 0};
   }
   void Want(uint32_t domains) {
     __atomic_store_n(&wanted, domains, __ATOMIC_RELEASE);
