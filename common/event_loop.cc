@@ -22,7 +22,6 @@ EventLoop::EventLoop() : epoll_(epoll_create1(EPOLL_CLOEXEC)), wake_(eventfd(0, 
     uint64_t count;
     while (read(wake_.get(), &count, sizeof(count)) > 0) {
     }
-    RunPosted();
   });
 }
 
@@ -154,7 +153,7 @@ void EventLoop::Run() {
     RunReady();
     RunTimers();
     RunRoundEnd();
-    if (posted_here_) RunPosted();
+    RunPosted();  // wake_ has its turn only behind the descriptors that became ready before it
   }
   thread_ = std::thread::id();
   stop_ = false;
