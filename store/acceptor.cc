@@ -86,7 +86,7 @@ bool StoreAcceptor::IsServed(int fd) {
   if (now_ns - strangers_logged_ns_ >= kLogIntervalNs) {
     strangers_logged_ns_ = now_ns;
     spdlog::warn(
-        "store: connections of user {} are closed: over loopback it serves this user, root and those whom ranks run as",
+        "store: refused a loopback connection of user {}: only this user, root and the ranks' users are served",
         *peer.user);
   }
   return false;

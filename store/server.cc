@@ -191,8 +191,7 @@ void Server::ReceiveAsClient(Connection& connection, std::string_view bytes) {
   const LoopbackPeer peer = FindLoopbackPeer(connection.fd.get());
   if (MayBeStrangers(peer)) {
     if (!peer.user) return connections_.Doom(connection);
-    return connections_.Doom(connection,
-                             absl::StrCat("it speaks as a part of the job, and is user ", *peer.user, "'s"));
+    return connections_.Doom(connection, absl::StrCat("user ", *peer.user, " may not join this job over loopback"));
   }
   if (kind == StoreParser::Peer::kTier) {
     BeginFrames(connection, kMaxHelloBytes);

@@ -128,7 +128,7 @@ void TierLink::Greet() {
 // False: the connection is gone.
 bool TierLink::Prove(const std::string& challenge) {
   if (secret_.empty()) {
-    Retry("it has a TASKD_TOKEN, and none is set here");
+    Retry("the upstream store requires TASKD_TOKEN, which is not set here");
     return false;
   }
   TierFrame hello;

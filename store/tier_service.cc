@@ -75,9 +75,9 @@ void TierService::Take(Connection& connection, std::string_view body) {
 
 void TierService::Greet(Connection& connection, const TierFrame& frame) {
   if (frame.type != TierFrame::Type::kHello || frame.number != kTierProtocol) {
-    return connections_.Doom(connection, connection.tier->challenge.empty()
-                                             ? "a tier that speaks another version of the protocol"
-                                             : "a tier that asks before it has proven TASKD_TOKEN");
+    const bool unproven = frame.type != TierFrame::Type::kHello && !secret_.empty();
+    return connections_.Doom(connection, unproven ? "the tier sent requests before proving TASKD_TOKEN"
+                                                  : "a tier that speaks another version of the protocol");
   }
   TierCalls& tier = *connection.tier;
   if (!secret_.empty()) {
