@@ -39,6 +39,11 @@ class StoreBackend {
   void Flush();
   // So much waits to be written to the upstream that nothing more may be asked of it.
   bool is_full() const;
+  // Execute() may be called for this operation now.
+  bool MayExecute(StoreOp op) const {
+    const bool waits = op == StoreOp::kWait || op == StoreOp::kBarrier;
+    return !is_full() && (!waits || core_->may_wait());
+  }
   // To be called about once a second. The streams that owe an acknowledgement for the peer time-out.
   std::vector<uint64_t> Tick(int64_t now_ns);
 

@@ -18,7 +18,8 @@ void ClientService::Pump(Connection& connection) {
     if (!connection.client.head && !TakeHead(connection)) return;
     // To read and to execute a request of very many keys are two turns.
     if (slice.is_over()) return connections_.MarkReadyNextRound(connection.id);
-    if (backend_.is_full() || !budget_.HasRoomForAnswer(connection, connection.client.head->request)) {
+    const StoreRequest& request = connection.client.head->request;
+    if (!backend_.MayExecute(request.op) || !budget_.HasRoomForAnswer(connection, request)) {
       return connections_.HoldBack(connection);
     }
     if (!Execute(connection)) return;

@@ -102,7 +102,7 @@ struct Connection {
   size_t charged_unread = 0;  // of what they have not read
   int64_t answered_ns = 0;    // when something was added to what it has not read
   bool dirty = false;         // there is something to be written when the round ends
-  bool blocked = false;       // its next call waits for StoreCoreHost::resume, or for room towards the upstream
+  bool blocked = false;       // its next call waits for StoreCoreHost::resume, or is held back
   bool doomed = false;        // it is closed when the round ends
   bool close_when_written = false;
 

@@ -55,7 +55,7 @@ class Connections {
     later_.push_back(id);
     Schedule();
   }
-  // It waits for room towards the upstream.
+  // Its next call waits until the backend and the budget have room for it.
   void HoldBack(Connection& connection);
   // Of a list that was taken, what had no turn in this round.
   void LeaveDirty(Ids::const_iterator begin, Ids::const_iterator end);

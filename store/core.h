@@ -13,8 +13,8 @@
 //    whatever it asks. Values of a small answer are of one moment; those of one in parts each of the moment of their
 //    part.
 // 5. One event may end hundreds of thousands of waits: a SET that all of them wait for, or a connection that goes. A
-//    core does kMaxVisits of such work in a round of its loop and keeps the rest for the next ones (Work()). A wait is
-//    over when its event happened; only the answer comes later.
+//    core does kMaxVisits of such work in a round of its loop and keeps the rest for the next ones (Work()). The kinds
+//    of such work take turns. A wait is over when its event happened; only the answer comes later.
 #pragma once
 
 #include <algorithm>
@@ -105,8 +105,12 @@ class StoreCore {
   virtual void Cancel(uint64_t stream, uint64_t id) = 0;
   virtual void Gone(uint64_t stream) = 0;
 
-  // Begins a round and does what earlier rounds have left, up to kMaxVisits. True: there is more.
-  virtual bool Work() = 0;
+  // Begins a round and does what earlier rounds have left, up to kMaxVisits.
+  virtual void Work() = 0;
+  // There is work for the next round. Any call may leave some.
+  virtual bool has_work() const = 0;
+  // A kWait or kBarrier may begin. False: too much is to be forgotten first, and has_work() is true.
+  virtual bool may_wait() const { return true; }
 
   // Of tiers below.
   virtual void Acknowledge(uint64_t stream, uint64_t batch) = 0;
@@ -128,13 +132,32 @@ class StoreCore {
   static constexpr size_t kMaxVisits = 16 * 1024;
 
  protected:
+  static constexpr int kWorkKinds = 4;
+
+  // Works on what is left of this kind, if anything, while may_visit().
+  virtual void WorkOn(int kind) = 0;
+  // Gives each kind its turn until there is no work or the round has no visits left. The next round goes on with the
+  // kind after that: a single step may use up a whole round, and other kinds must not wait for all such steps.
+  void DoWork() {
+    for (; visits_left_ > 0 && has_work(); next_kind_ = (next_kind_ + 1) % kWorkKinds) {
+      turn_left_ = kTurnVisits;
+      WorkOn(next_kind_);
+    }
+  }
   // Keys of a wait that is answered are visited together: they may be more than are left.
-  void Visit(size_t visits) { visits_left_ -= std::min(visits_left_, visits); }
-  bool may_visit() const { return visits_left_ > 0; }
+  void Visit(size_t visits) {
+    visits_left_ -= std::min(visits_left_, visits);
+    turn_left_ -= std::min(turn_left_, visits);
+  }
+  bool may_visit() const { return visits_left_ > 0 && turn_left_ > 0; }
   void BeginVisits() { visits_left_ = kMaxVisits; }
 
  private:
+  static constexpr size_t kTurnVisits = 1024;
+
   size_t visits_left_ = kMaxVisits;
+  size_t turn_left_ = 0;
+  int next_kind_ = 0;
 };
 
 inline bool IsWrite(StoreOp op) {

@@ -76,14 +76,9 @@ StoreCore::Result RootCore::Execute(StoreCall& call) {
   return Result::kDone;
 }
 
-// False: its keys are locked, or it would wait while too much is to be forgotten; the stream is resumed afterwards.
+// False: its keys are locked; the stream is resumed afterwards.
 bool RootCore::MayRun(const StoreCall& call) {
   auto resume = [this, stream = call.caller.stream] { host_.resume(stream); };
-  const bool waits = call.request.op == StoreOp::kWait || call.request.op == StoreOp::kBarrier;
-  if (waits && gone_keys_ > kMaxGoneKeys) {
-    held_.push_back(call.caller.stream);
-    return false;
-  }
   if (sharing_.WhenUnlocked(call.request.keys, resume)) return false;
   return !IsWrite(call.request.op) ||
          sharing_.Revoke(call.request.keys, call.caller.tier ? call.caller.stream : 0, resume);
@@ -275,28 +270,24 @@ void RootCore::Release(WaitId id) {
   }
 }
 
-bool RootCore::Work() {
+void RootCore::Work() {
   BeginVisits();
   DoWork();
-  if (gone_keys_ <= kMaxGoneKeys) {
-    for (uint64_t stream : std::exchange(held_, {})) host_.resume(stream);
-  }
-  return !pushed_.empty() || !created_.empty() || !opened_.empty() || !gone_.empty();
 }
 
-void RootCore::DoWork() {
-  while (may_visit()) {
-    if (!pushed_.empty()) {
-      WakeOne();
-    } else if (!created_.empty()) {
-      ReleaseOfCreated();
-    } else if (!opened_.empty()) {
-      ReleaseOfBarrier();
-    } else if (!gone_.empty()) {
-      ForgetGone();
-    } else {
-      return;
-    }
+void RootCore::WorkOn(int kind) {
+  switch (kind) {
+    case 0:
+      while (!pushed_.empty() && may_visit()) WakeOne();
+      break;
+    case 1:
+      while (!created_.empty() && may_visit()) ReleaseOfCreated();
+      break;
+    case 2:
+      while (!opened_.empty() && may_visit()) ReleaseOfBarrier();
+      break;
+    default:
+      while (!gone_.empty() && may_visit()) ForgetGone();
   }
 }
 

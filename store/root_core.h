@@ -27,7 +27,9 @@ class RootCore : public StoreCore {
   Result Execute(StoreCall& call) override;
   void Cancel(uint64_t stream, uint64_t id) override;
   void Gone(uint64_t stream) override;
-  bool Work() override;
+  void Work() override;
+  bool has_work() const override { return !pushed_.empty() || !created_.empty() || !opened_.empty() || !gone_.empty(); }
+  bool may_wait() const override { return gone_keys_ <= kMaxGoneKeys; }
   void Acknowledge(uint64_t stream, uint64_t batch) override { sharing_.Acknowledge(stream, batch); }
   void Forget(uint64_t stream, const std::vector<std::string>& keys) override;
   void WakeBack(const std::string& key) override;
@@ -83,7 +85,7 @@ class RootCore : public StoreCore {
   Wait TakeWait(WaitId id);
   bool EndWait(WaitId id);
   void Release(WaitId id);
-  void DoWork();
+  void WorkOn(int kind) override;
   void WakeOne();
   void ReleaseOfCreated();
   void ReleaseOfBarrier();
@@ -119,7 +121,6 @@ class RootCore : public StoreCore {
   std::deque<Opened> opened_;
   std::deque<WaitsOfStream> gone_;  // and waits that were cancelled
   size_t gone_keys_ = 0;
-  std::vector<uint64_t> held_;  // streams with a wait that may not begin yet
 };
 
 }  // namespace taskd::store

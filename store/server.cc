@@ -238,6 +238,7 @@ void Server::Pump(Connection& connection) {
   } else if (connection.tier != nullptr) {
     tiers_.Pump(connection);
   }
+  if (backend_.core().has_work()) connections_.Schedule();
 }
 
 void Server::Answer(const StoreCaller& caller, StoreAnswer answer) {
@@ -282,7 +283,7 @@ void Server::ClosePeer(uint64_t peer) {
 // ---- Rounds
 
 void Server::RoundEnd() {
-  const bool more_work = backend_.core().Work();
+  backend_.core().Work();
   PumpReady();
   backend_.Flush();
   if (!backend_.is_full()) {
@@ -294,7 +295,7 @@ void Server::RoundEnd() {
   }
   const size_t unread_before = connections_.unread_bytes();
   WriteDirty();
-  if (more_work) connections_.Schedule();
+  if (backend_.core().has_work()) connections_.Schedule();  // closed connections may have left some, too
   const bool may_go_on = budget_.round_is_full() || connections_.unread_bytes() < unread_before;
   if (connections_.any_held_back() && !backend_.is_full() && may_go_on) connections_.Schedule();
   budget_.BeginRound();

@@ -509,26 +509,25 @@ void TierCore::EndSent(const Waiting& waiting) {
   if (flight != flights_.end() && flight->second.joiners.erase(waiting.place) > 0) EndFlightIfAlone(waiting.sent);
 }
 
-bool TierCore::Work() {
+void TierCore::Work() {
   ++turn_;
   BeginVisits();
   DoWork();
-  return !woken_.empty() || !landed_.empty() || !added_.empty() || !gone_.empty();
 }
 
-void TierCore::DoWork() {
-  while (may_visit()) {
-    if (!woken_.empty()) {
-      WakeOne();
-    } else if (!landed_.empty()) {
-      AnswerJoiners();
-    } else if (!added_.empty()) {
-      AnswerAdds();
-    } else if (!gone_.empty()) {
-      ForgetGone();
-    } else {
-      return;
-    }
+void TierCore::WorkOn(int kind) {
+  switch (kind) {
+    case 0:
+      while (!woken_.empty() && may_visit()) WakeOne();
+      break;
+    case 1:
+      while (!landed_.empty() && may_visit()) AnswerJoiners();
+      break;
+    case 2:
+      while (!added_.empty() && may_visit()) AnswerAdds();
+      break;
+    default:
+      while (!gone_.empty() && may_visit()) ForgetGone();
   }
 }
 

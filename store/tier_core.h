@@ -39,7 +39,8 @@ class TierCore : public StoreCore {
   Result Execute(StoreCall& call) override;
   void Cancel(uint64_t stream, uint64_t id) override;
   void Gone(uint64_t stream) override;
-  bool Work() override;
+  void Work() override;
+  bool has_work() const override { return !woken_.empty() || !landed_.empty() || !added_.empty() || !gone_.empty(); }
   void Acknowledge(uint64_t stream, uint64_t batch) override { sharing_.Acknowledge(stream, batch); }
   void Forget(uint64_t stream, const std::vector<std::string>& keys) override;
   void WakeBack(const std::string& key) override;
@@ -127,7 +128,7 @@ class TierCore : public StoreCore {
   void AnswerJoiner(const StoreCall& call, const TierFrame& reply, bool may_copy);
   bool EndWaiting(const StoreCaller& caller, uint64_t place);
   void EndSent(const Waiting& waiting);
-  void DoWork();
+  void WorkOn(int kind) override;
   void WakeOne();
   void PassWakeOn(const std::string& key);
   void AnswerJoiners();

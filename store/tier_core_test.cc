@@ -374,8 +374,7 @@ TEST_F(TierCoreTest, AnswersManyWaitsInSlicesAndGivesCopiesInTheFirst) {
   EXPECT_LE(answered, StoreCore::kMaxVisits);
   EXPECT_EQ(tier_.waiting(), kMany - answered);
   tier_.Cancel(kTierBelow, waits.back().id);
-  while (tier_.Work()) {
-  }
+  while (tier_.has_work()) tier_.Work();
   EXPECT_THAT(clients_.AnswerTo(waits[answered])->states, ElementsAre(kPresent | kHasValue)) << "it may be older";
   EXPECT_TRUE(IsAnswered(waits[kMany - 2]));
   EXPECT_FALSE(IsAnswered(waits.back())) << "it was cancelled";
@@ -388,8 +387,7 @@ TEST_F(TierCoreTest, AnswersManyAddsInSlices) {
   Reply(FlushOne(), {}, {}, static_cast<int64_t>(kMany));
   EXPECT_EQ(NumberOf(adds.front()), 1);
   EXPECT_FALSE(IsAnswered(adds.back()));
-  while (tier_.Work()) {
-  }
+  while (tier_.has_work()) tier_.Work();
   EXPECT_EQ(NumberOf(adds.back()), static_cast<int64_t>(kMany));
 }
 
@@ -400,8 +398,7 @@ TEST_F(TierCoreTest, ForgetsWaitsOfATierThatHasGoneInSlices) {
   tier_.Gone(kTierBelow);
   EXPECT_GT(tier_.waiting(), kMany - StoreCore::kMaxVisits);
   Receive(Type::kWakeOne, wait.id, {"q"});
-  while (tier_.Work()) {
-  }
+  while (tier_.has_work()) tier_.Work();
   EXPECT_EQ(tier_.waiting(), 0u);
   EXPECT_TRUE(IsAnswered(other)) << "the element is for one that is here";
 }

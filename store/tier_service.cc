@@ -108,9 +108,10 @@ void TierService::Pump(Connection& connection) {
   const TimeSlice slice(kPumpSliceNs);
   while (!connection.doomed && !connection.blocked && !tier.queue.empty() && connection.unread() <= kMaxTierUnread) {
     if (executed_bytes > kMaxTierSlice || slice.is_over()) return connections_.MarkReadyNextRound(connection.id);
-    if (backend_.is_full() || !HasRoom(connection, tier.queue.front().frame)) return connections_.HoldBack(connection);
+    TierFrame& frame = tier.queue.front().frame;
+    if (!backend_.MayExecute(frame.op) || !HasRoom(connection, frame)) return connections_.HoldBack(connection);
     ++tier.processed;
-    if (!Execute(connection, tier.queue.front().frame)) {
+    if (!Execute(connection, frame)) {
       --tier.processed;
       connection.blocked = true;
       return;
