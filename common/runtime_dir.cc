@@ -30,10 +30,12 @@ absl::Status Broken(const std::string& folder, const struct stat& info) {
     nobody = "; here that number is everybody whom this user namespace does not map";
     if (info.st_uid == geteuid()) nobody += ", this process as well: run TaskD as another user";
   }
+  const bool is_own = IsOwnUser(info.st_uid) && (info.st_mode & S_ISVTX) == 0;
+  const std::string advice = is_own ? absl::StrCat(": 'chmod go-w ", folder, "' mends that") : "";
   return absl::InvalidArgumentError(absl::StrFormat(
       "folder '%s' belongs to user %u, mode %04o: it has to belong to this user (%u) or root and not be writable by "
-      "group or others%s",
-      folder, info.st_uid, info.st_mode & 07777, geteuid(), nobody));
+      "group or others%s%s",
+      folder, info.st_uid, info.st_mode & 07777, geteuid(), nobody, advice));
 }
 
 absl::Status Unusable(const std::string& folder, int error) {
@@ -77,7 +79,10 @@ absl::Status Enter(Walk& walk, UniqueFd fd, bool is_last) {
 
 absl::Status Descend(Walk& walk, const std::string& name, bool is_last, bool create) {
   absl::StrAppend(&walk.path, walk.path == "/" ? "" : "/", name);
-  if (create && mkdirat(walk.fd.get(), name.c_str(), walk.is_named && !is_last ? 0777 : 0700) != 0 && errno != EEXIST) {
+  // A folder on the way to a named one has the mode that the umask gives, where Enter() takes any.
+  const mode_t on_the_way = walk.is_below_shared ? 0755 : 0777;
+  const mode_t mode = walk.is_named && !is_last ? on_the_way : 0700;
+  if (create && mkdirat(walk.fd.get(), name.c_str(), mode) != 0 && errno != EEXIST) {
     // In a folder that cannot be written to what is there is still good: EROFS or EACCES may come before EEXIST.
     const int error = errno;
     if (faccessat(walk.fd.get(), name.c_str(), F_OK, AT_SYMLINK_NOFOLLOW) != 0) {

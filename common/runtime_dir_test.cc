@@ -76,6 +76,17 @@ TEST_F(RuntimeDirTest, ANamedFolderIsCheckedWhereAnybodyMayWrite) {
   }));
 }
 
+// With a umask that leaves the group its bit: the next start must not refuse what this one makes.
+TEST_F(RuntimeDirTest, WhatIsMadeOnTheWayToANamedFolderIsGood) {
+  const mode_t before = umask(002);
+  for (int start = 0; start < 2; ++start) {
+    absl::StatusOr<UniqueFd> fd = OpenNamedDir(root_ + "/job/ledger");
+    EXPECT_TRUE(fd.ok()) << fd.status();
+  }
+  umask(before);
+  EXPECT_EQ(Mode(root_ + "/job"), 0755u);
+}
+
 TEST_F(RuntimeDirTest, MakesWhatIsMissingForThisUserAlone) {
   absl::StatusOr<UniqueFd> fd = OpenOwnDir(root_ + "/a/b/", true);
   ASSERT_TRUE(fd.ok()) << fd.status();
@@ -96,9 +107,10 @@ TEST_F(RuntimeDirTest, WhatIsMissingIsNotFoundUnlessItIsMade) {
 
 TEST_F(RuntimeDirTest, RefusesWhatOthersMayWriteTo) {
   const std::string open = Make("/open", 0777);
-  EXPECT_EQ(Refusal(open), absl::StrCat("folder '", open, "' belongs to user ", geteuid(),
-                                        ", mode 0777: it has to belong to this user (", geteuid(),
-                                        ") or root and not be writable by group or others"));
+  EXPECT_EQ(
+      Refusal(open),
+      absl::StrCat("folder '", open, "' belongs to user ", geteuid(), ", mode 0777: it has to belong to this user (",
+                   geteuid(), ") or root and not be writable by group or others: 'chmod go-w ", open, "' mends that"));
   EXPECT_THAT(Refusal(open + "/below"), HasSubstr(open + "'"));
   EXPECT_THAT(Refusal(Make("/group", 0770)), HasSubstr("mode 0770"));
   EXPECT_TRUE(OpenOwnDir(Make("/readable", 0755), false).ok());
