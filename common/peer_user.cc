@@ -109,7 +109,8 @@ Asked AskNetlink(const End& local, const End& remote) {
   return {.answered = true, .user = found->idiag_uid};
 }
 
-std::optional<uid_t> UserOfUnixSocket(uint32_t inode) {
+// Where it is a stream socket with that name. By bytes: in /proc/net/unix a name may have line breaks, and look like lines.
+std::optional<uid_t> UserOfUnixSocket(uint32_t inode, std::string_view abstract_name) {
   struct {
     nlmsghdr header;
     unix_diag_req request;
@@ -120,7 +121,7 @@ std::optional<uid_t> UserOfUnixSocket(uint32_t inode) {
   message.request.sdiag_family = AF_UNIX;
   message.request.udiag_states = ~0U;
   message.request.udiag_ino = inode;
-  message.request.udiag_show = UDIAG_SHOW_UID;
+  message.request.udiag_show = UDIAG_SHOW_NAME | UDIAG_SHOW_UID;
   message.request.udiag_cookie[0] = message.request.udiag_cookie[1] = INET_DIAG_NOCOOKIE;
 
   const UniqueFd netlink(socket(AF_NETLINK, SOCK_DGRAM | SOCK_CLOEXEC, NETLINK_SOCK_DIAG));
@@ -131,18 +132,25 @@ std::optional<uid_t> UserOfUnixSocket(uint32_t inode) {
   if (size < 0 || !NLMSG_OK(header, static_cast<size_t>(size)) || header->nlmsg_type != SOCK_DIAG_BY_FAMILY) {
     return std::nullopt;
   }
+  const auto* found = static_cast<const unix_diag_msg*>(NLMSG_DATA(header));
+  if (header->nlmsg_len < NLMSG_LENGTH(sizeof(unix_diag_msg)) || found->udiag_type != SOCK_STREAM) return std::nullopt;
+  std::optional<uid_t> user;
+  bool has_name = false;
   size_t at = NLMSG_LENGTH(sizeof(unix_diag_msg));
   while (at + sizeof(nlattr) <= header->nlmsg_len) {
     const auto* attribute = reinterpret_cast<const nlattr*>(answer + at);
     if (attribute->nla_len < sizeof(nlattr) || at + attribute->nla_len > header->nlmsg_len) break;
-    if (attribute->nla_type == UNIX_DIAG_UID && attribute->nla_len == sizeof(nlattr) + sizeof(uint32_t)) {
-      uint32_t user = 0;
-      std::memcpy(&user, answer + at + sizeof(nlattr), sizeof(user));
-      return user;
+    const std::string_view value(answer + at + sizeof(nlattr), attribute->nla_len - sizeof(nlattr));
+    if (attribute->nla_type == UNIX_DIAG_NAME) {
+      has_name = value.starts_with('\0') && value.substr(1) == abstract_name;
+    } else if (attribute->nla_type == UNIX_DIAG_UID && value.size() == sizeof(uint32_t)) {
+      uint32_t number = 0;
+      std::memcpy(&number, value.data(), sizeof(number));
+      user = number;
     }
     at += NLA_ALIGN(attribute->nla_len);
   }
-  return std::nullopt;
+  return has_name ? user : std::nullopt;
 }
 
 std::optional<uid_t> FindUser(const char* path, const std::string& local, const std::string& remote) {
@@ -193,7 +201,7 @@ std::optional<uid_t> UserOfAbstractSocket(std::string_view name) {
     const std::vector<std::string> fields = absl::StrSplit(line, ' ', absl::SkipEmpty());
     uint32_t inode = 0;
     if (fields.size() != 8 || fields[7] != path || !absl::SimpleAtoi(fields[6], &inode)) continue;
-    if (const std::optional<uid_t> user = UserOfUnixSocket(inode)) return user;
+    if (const std::optional<uid_t> user = UserOfUnixSocket(inode, name)) return user;
   }
   return std::nullopt;
 }

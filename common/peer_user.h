@@ -24,7 +24,7 @@ std::optional<uid_t> UserOfLoopbackPeer(int fd);  // of that
 // not tell.
 bool MayBeStrangers(const LoopbackPeer& peer);
 
-// Who made the socket that is bound to an abstract name (unix(7)) in this network namespace; `name` without the zero
+// Who made the stream socket that is bound to an abstract name (unix(7)) in this network namespace; `name` without the zero
 // before it. Nothing: none is, or the kernel does not say (it has no unix_diag). Reads /proc/net/unix. Thread-safe.
 std::optional<uid_t> UserOfAbstractSocket(std::string_view name);
 

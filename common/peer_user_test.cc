@@ -4,10 +4,12 @@
 #include <netinet/in.h>
 #include <poll.h>
 #include <sys/socket.h>
+#include <sys/stat.h>
 #include <sys/un.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <cerrno>
 #include <cstddef>
 #include <cstring>
 #include <string>
@@ -123,19 +125,42 @@ TEST(PeerUserTest, APeerThatIsGoneIsNobody) {
   EXPECT_EQ(UserOfLoopbackPeer(peer.fd()), std::nullopt);
 }
 
-TEST(PeerUserTest, AnAbstractNameHasAUser) {
-  const std::string name = absl::StrCat("taskd-peer-user-test-", getpid());
-  EXPECT_EQ(UserOfAbstractSocket(name), std::nullopt);
+// A socket of that user's with an abstract name.
+UniqueFd BindAbstract(uid_t user, const std::string& name, int type = SOCK_STREAM) {
   sockaddr_un address{};
   address.sun_family = AF_UNIX;
   std::memcpy(address.sun_path + 1, name.data(), name.size());
   const auto length = static_cast<socklen_t>(offsetof(sockaddr_un, sun_path) + 1 + name.size());
+  EXPECT_EQ(setresuid(-1, user, -1), 0);
+  UniqueFd fd(socket(AF_UNIX, type | SOCK_CLOEXEC, 0));
+  EXPECT_EQ(setresuid(-1, getuid(), -1), 0);
+  EXPECT_EQ(bind(fd.get(), reinterpret_cast<sockaddr*>(&address), length), 0) << strerror(errno);
+  return fd;
+}
+
+TEST(PeerUserTest, AnAbstractNameHasAUser) {
+  const std::string name = absl::StrCat("taskd-peer-user-test-", getpid());
+  EXPECT_EQ(UserOfAbstractSocket(name), std::nullopt);
   const uid_t other = geteuid() == 0 ? 2002 : geteuid();
-  ASSERT_EQ(setresuid(-1, other, -1), 0);
-  const UniqueFd fd(socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0));
-  ASSERT_EQ(setresuid(-1, getuid(), -1), 0);
-  ASSERT_EQ(bind(fd.get(), reinterpret_cast<sockaddr*>(&address), length), 0);
+  const UniqueFd fd = BindAbstract(other, name);
   EXPECT_EQ(UserOfAbstractSocket(name), other);
+}
+
+// /proc/net/unix shows a name's line breaks as they are.
+TEST(PeerUserTest, ANameWithALineInItIsNoOtherName) {
+  const std::string name = absl::StrCat("taskd-peer-user-test-", getpid());
+  const UniqueFd own = BindAbstract(geteuid(), name + "-own");
+  struct stat info;
+  ASSERT_EQ(fstat(own.get(), &info), 0);
+  const UniqueFd forged = BindAbstract(geteuid(), absl::StrCat("x\n0: 2 0 0 1 1 ", info.st_ino, " @", name));
+  EXPECT_EQ(UserOfAbstractSocket(name), std::nullopt);
+}
+
+// Each type has names of its own.
+TEST(PeerUserTest, ADatagramSocketOfTheNameIsNotIt) {
+  const std::string name = absl::StrCat("taskd-peer-user-test-", getpid());
+  const UniqueFd datagrams = BindAbstract(geteuid(), name, SOCK_DGRAM);
+  EXPECT_EQ(UserOfAbstractSocket(name), std::nullopt);
 }
 
 TEST(PeerUserTest, WhatIsNoTcpConnectionIsNobodys) {
