@@ -1,6 +1,7 @@
 """Healthy PyTorch jobs that end no step for longer than a hang takes, or whose marks do not get through, under
 `taskd run --hang-action`: none of them is ended."""
 import os
+import signal
 import subprocess
 import time
 
@@ -8,16 +9,17 @@ import pytest
 
 from harness import PYTHON_PACKAGE, wait_until
 from launchers import wait_log
+from ports import free_port
 from test_supervision import Launcher
 
 HANG_S = 8  # instead of 30
 SCENE_S = 4 * HANG_S  # more than HangOptions::slow_factor
 STEPPING_S = 120  # PyTorch loads, beside other tests
-RANKS = 3
+PROCS = 3
 
 # Trains until "over". Rank 0 plays the scene in between; the others wait for it in a barrier.
 RANK = r"""
-import os, sys, threading, time
+import os, sys, time
 import taskd.torch
 taskd.torch.enable()
 import torch, torch.distributed as dist
@@ -35,6 +37,10 @@ def time_of_scene():
     end = time.monotonic() + seconds
     while time.monotonic() < end:
         yield
+
+def stuck():
+    while not is_told("unstuck"):
+        time.sleep(0.1)
 
 def save():  # as safetensors and numpy do, on storage of 1 MB/s
     with open(f"model.{rank}", "wb") as file:
@@ -73,7 +79,7 @@ for batch in DataLoader(data, batch_size=4):
     if told[0] and not played:
         played = True
         if rank == 0:
-            {"save": save, "evaluate": evaluate, "stuck": threading.Event().wait}.get(scene, lambda: None)()
+            {"save": save, "evaluate": evaluate, "stuck": stuck}.get(scene, lambda: None)()
             put("played")
         dist.barrier()
     data.over = bool(told[1])
@@ -88,20 +94,25 @@ put(f"done.{rank}.{os.environ['TORCHELASTIC_RESTART_COUNT']}")
 class Job:
     """Ranks that step, of a manager that takes silence of HANG_S for a hang."""
 
-    def __init__(self, jobs, manager, scene, *options, marks=None):
+    def __init__(self, jobs, manager, scene, *options, marks=None, nodes=1):
         manager.all_on()
-        self.jobs = jobs
-        script = os.path.join(jobs.stage.folder, "train.py")
+        self.jobs, self.ranks = jobs, range(nodes * PROCS)
+        script, port = os.path.join(jobs.stage.folder, "train.py"), free_port()
         with open(script, "w", encoding="utf-8") as file:
             file.write(RANK)
-        self.launcher = jobs.launch(
-            "job", "--standalone", f"--nproc-per-node={RANKS}", *options, script=script,
-            script_arguments=(jobs.folder, scene, str(SCENE_S)),
+        self.launchers = [jobs.static(
+            node, port, *options, nodes=nodes, procs=PROCS, script=script, script_arguments=(jobs.folder, scene, str(SCENE_S)),
             environment={"TASKD_MANAGER": manager.address, "PYTHONPATH": PYTHON_PACKAGE,
-                         "TASKD_PROFILING_DIR": marks or os.path.join(jobs.stage.folder, "marks")})
-        manager.wait_stepping(range(RANKS), 20, STEPPING_S)
+                         "TASKD_PROFILING_DIR": marks or os.path.join(jobs.stage.folder, "marks")}) for node in range(nodes)]
+        manager.wait_stepping(self.ranks, 20, STEPPING_S)
         self.settings = Launcher(manager)
         self.settings.watch(hang_factor=10, hang_floor_s=HANG_S)  # those of who watches last hold
+
+    def assert_done(self):
+        """All ranks have ended well, and never were restarted."""
+        codes = [launcher.wait(SCENE_S + STEPPING_S) for launcher in self.launchers]
+        assert not any(codes), self.launchers[0].log()
+        assert self.done() == sorted(f"done.{rank}.0" for rank in self.ranks)
 
     def done(self):
         return sorted(name for name in os.listdir(self.jobs.folder) if name.startswith("done."))
@@ -143,14 +154,33 @@ def test_healthy_job_is_not_ended(jobs, manager, request, scene, action):
     if scene == "marks off":
         manager.all_on()
     jobs.put("over")
-    assert job.launcher.wait(SCENE_S + STEPPING_S) == 0, job.launcher.log()
-    assert job.done() == [f"done.{rank}.0" for rank in range(RANKS)]
+    job.assert_done()
 
 
 def test_hung_job_is_ended(jobs, manager):
     """The same job, where rank 0 does nothing any more."""
     job = Job(jobs, manager, "stuck", "--hang-action=stop")
     jobs.put("scene")
-    assert job.launcher.wait(STEPPING_S) == 1
-    wait_log(job.launcher, "hang: .*rank 0 is in no communication")
+    assert job.launchers[0].wait(STEPPING_S) == 1
+    wait_log(job.launchers[0], "hang: .*rank 0 is in no communication")
     assert not job.done()
+
+
+def test_hang_that_is_over_ends_nothing(jobs, manager):
+    """It ends by itself before the launcher comes to its action: that is held up by another launcher, which is stopped, until
+    it is stopped itself."""
+    job = Job(jobs, manager, "stuck", "--hang-action=stop", nodes=2)
+    for launcher in reversed(job.launchers):
+        os.kill(launcher.pid, signal.SIGSTOP)
+        if launcher is job.launchers[1]:
+            jobs.put("scene")
+            wait_log(job.launchers[0], "hang: ", STEPPING_S)
+    jobs.put("unstuck")
+    wait_until(lambda: manager.status()["supervision"]["state"] == "running", "the job goes on", STEPPING_S, 0.2)
+    for launcher in job.launchers:
+        os.kill(launcher.pid, signal.SIGCONT)
+    for line in ("all of the stacks: ", "the job goes on"):
+        wait_log(job.launchers[0], line)
+    manager.wait_stepping(job.ranks, 20, STEPPING_S)
+    jobs.put("over")
+    job.assert_done()
