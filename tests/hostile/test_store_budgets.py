@@ -16,7 +16,10 @@ from stores import StoreProcess
 from tcpstore import StoreClosed, text, texts, u32, u64, VALIDATE_MAGIC
 
 MIB = 1 << 20
+MAX_KEYS = 128 * 1024  # of one request
 TIER_PROTOCOL = 2
+# Such a request alone takes up to 76 ms on a busy machine: docs/security-model.md, "Loops over what a peer chose".
+KEY_LIMIT = pytest.mark.longest_turn(250, "one request has about as many keys as it may")
 HELLO, REQUEST, CANCEL, FORGET, ACKNOWLEDGE, WAKE_BACK, REPLY = range(1, 8)
 OPS = {name: number for number, name in enumerate(
     ["SET", "COMPARE_SET", "GET", "ADD", "CHECK", "WAIT", "CANCEL_WAIT", "NUM_KEYS", "DELETE", "APPEND", "MULTI_GET", "MULTI_SET",
@@ -173,6 +176,7 @@ def test_a_key_that_goes_while_a_reply_is_read(place):
         one.ping(7)
 
 
+@KEY_LIMIT
 @pytest.mark.parametrize("op", ["WAIT", "CHECK"])
 def test_values_that_come_unasked_are_bounded(store, op):
     """A tier gets small values with the notice that their keys exist: 128 Ki times one of 4 KiB were half a GiB."""
@@ -186,6 +190,7 @@ def test_values_that_come_unasked_are_bounded(store, op):
         assert peak_bytes(store) - before < 64 * MIB
 
 
+@pytest.mark.longest_turn(400, "a list of all keys is one answer, of 64 MiB at most")
 def test_list_of_all_keys(place):
     with place.client() as good, place.client() as lister:
         names = [f"{n:05}" + "k" * 8000 for n in range(9000)]
@@ -297,6 +302,7 @@ def test_requests_that_are_not_sent_to_their_end(small):
         assert good.get("k") == b"v"
 
 
+@KEY_LIMIT
 def test_waits_for_many_keys(small):
     with small.client() as good:
         connections = []
@@ -322,6 +328,7 @@ def cpu_s(process):
     return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
 
+@KEY_LIMIT
 def test_many_wait_for_one_key_many_times(store):
     """Work that grows with the square of what was sent held up all clients for half a minute of the store's CPU time."""
     waiting = [store.client() for _ in range(4)]
@@ -337,6 +344,42 @@ def test_many_wait_for_one_key_many_times(store):
     for client in waiting[1:]:
         assert client.read_u8() == 0
         client.close()
+
+
+def keys_of(number):
+    """As many keys as one request may have."""
+    return texts([f"/{number}-{i}" for i in range(MAX_KEYS)])
+
+
+@KEY_LIMIT
+def test_ends_of_big_waits_need_no_other_traffic(store):
+    """Nothing but the closed connections themselves makes the store forget their waits, and a later WAIT is answered."""
+    with store.client() as good:
+        good.set("there", "")
+        good.ping(1)
+        waiting = [store.client() for _ in range(3)]
+        for number, client in enumerate(waiting):
+            client.send("WAIT", keys_of(number))
+        store.wait_stats(lambda stats: stats["waiting"] == 3, "all wait")
+        for client in waiting:
+            client.close()
+        store.wait_stats(lambda stats: stats["connections"] == 1, "they are closed")
+        good.wait(["there"])
+        store.wait_stats(lambda stats: stats["waiting"] == 0, "their waits are forgotten")
+
+
+@KEY_LIMIT
+def test_waits_that_were_held_back_begin_one_after_the_other(store):
+    """The store held the second waits back until it had forgotten the first ones, and then began all of them in one turn."""
+    requests = 0
+    for what in ("the first ones wait", "the second ones wait"):
+        clients = [store.client() for _ in range(8)]
+        for client in clients:
+            client.send("WAIT", keys_of(0))
+        requests += 16  # each has asked for a PING first
+        store.wait_stats(lambda stats, asked=requests: stats["requests"] == asked and stats["waiting"] == 8, what)
+        for client in clients:
+            client.close()
 
 
 def test_frame_of_many_empty_keys(store):

@@ -162,6 +162,7 @@ def test_queues_of_one_element(small):
         assert good.get("key") == b"value"
 
 
+@pytest.mark.longest_turn(250, "one request has about as many keys as it may")
 def test_waits_for_short_keys(place):
     with place.client() as good, Strangers(place) as strangers:
         for number in range(20):
