@@ -1,10 +1,12 @@
 """What one peer of a store, or many, can make it keep, do or believe: tiers that break their protocol, requests whose replies are big,
 values that grow, frames that are small and cost much, and connections that say nothing.
 """
+import contextlib
 import json
 import os
 import re
 import resource
+import signal
 import socket
 import struct
 
@@ -346,40 +348,59 @@ def test_many_wait_for_one_key_many_times(store):
         client.close()
 
 
-def keys_of(number):
-    """As many keys as one request may have."""
-    return texts([f"/{number}-{i}" for i in range(MAX_KEYS)])
+BIG_WAIT = texts([f"/{i}" for i in range(MAX_KEYS)])  # as many keys as one request may have
+
+
+@contextlib.contextmanager
+def stopped(store):
+    """What happens meanwhile comes to the store in one round of its loop."""
+    os.kill(store.pid, signal.SIGSTOP)
+    yield
+    os.kill(store.pid, signal.SIGCONT)
+
+
+def big_waits(store, number):
+    clients = [store.client() for _ in range(number)]
+    for client in clients:
+        client.send("WAIT", BIG_WAIT)
+    store.wait_stats(lambda stats: stats["waiting"] == number, "all wait")
+    return clients
+
+
+def close(clients):
+    for client in clients:
+        client.close()
 
 
 @KEY_LIMIT
-def test_ends_of_big_waits_need_no_other_traffic(store):
+@pytest.mark.parametrize("number", [1, 3])
+def test_ends_of_big_waits_need_no_other_traffic(store, number):
     """Nothing but the closed connections themselves makes the store forget their waits, and a later WAIT is answered."""
     with store.client() as good:
         good.set("there", "")
         good.ping(1)
-        waiting = [store.client() for _ in range(3)]
-        for number, client in enumerate(waiting):
-            client.send("WAIT", keys_of(number))
-        store.wait_stats(lambda stats: stats["waiting"] == 3, "all wait")
-        for client in waiting:
-            client.close()
+        waiting = big_waits(store, number)
+        with stopped(store):
+            close(waiting)
         store.wait_stats(lambda stats: stats["connections"] == 1, "they are closed")
-        good.wait(["there"])
         store.wait_stats(lambda stats: stats["waiting"] == 0, "their waits are forgotten")
+        good.wait(["there"])
 
 
 @KEY_LIMIT
 def test_waits_that_were_held_back_begin_one_after_the_other(store):
     """The store held the second waits back until it had forgotten the first ones, and then began all of them in one turn."""
-    requests = 0
-    for what in ("the first ones wait", "the second ones wait"):
-        clients = [store.client() for _ in range(8)]
-        for client in clients:
-            client.send("WAIT", keys_of(0))
-        requests += 16  # each has asked for a PING first
-        store.wait_stats(lambda stats, asked=requests: stats["requests"] == asked and stats["waiting"] == 8, what)
-        for client in clients:
-            client.close()
+    first, second = big_waits(store, 8), [store.client() for _ in range(8)]
+    request = second[0].bytes_of("WAIT", BIG_WAIT)
+    for client in second:
+        client.send_bytes(request[:-1])
+    with stopped(store):
+        close(first)
+        for client in second:
+            client.send_bytes(request[-1:])
+    # Each client has asked for a PING, too.
+    store.wait_stats(lambda stats: stats["requests"] == 32 and stats["waiting"] == 8, "the second ones wait")
+    close(second)
 
 
 def test_frame_of_many_empty_keys(store):
