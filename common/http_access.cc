@@ -165,7 +165,7 @@ struct Gate {
     if (!access.anyone && !access.own_user) return Refuse(401, kForOthers);
     if (!own_host) return Refuse(403, kWrongHost);
     if (access.anyone) return page(request);
-    const std::optional<uid_t> user = request.loopback_user();
+    const std::optional<uid_t> user = request.loopback_user;
     return user && IsOwnUserOrRoot(*user) ? page(request) : Refuse(401, kForOthers);
   }
 };

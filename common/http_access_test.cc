@@ -2,6 +2,7 @@
 
 #include <arpa/inet.h>
 #include <netinet/in.h>
+#include <poll.h>
 #include <sys/socket.h>
 #include <unistd.h>
 
@@ -74,8 +75,7 @@ class ProtectTest : public ::testing::Test {
       pages["/page"] = pages["/healthz"] = [](const HttpRequest&) { return HttpResponse(); };
       pages_ = Protect(std::move(pages), access_);
     }
-    return pages_.at(path)(
-        {.path = path, .query = query, .headers = headers, .loopback_user = [this] { return user_; }});
+    return pages_.at(path)({.path = path, .query = query, .headers = headers, .loopback_user = user_});
   }
   static std::string Text(const HttpResponse& response) { return response.body == nullptr ? "" : *response.body; }
 
@@ -186,14 +186,17 @@ HttpResponse Page(const std::string& text) {
   return response;
 }
 
+// Clients that do not wait for their pages, whose connections make room for others, leave no work behind without end.
 TEST(HttpServerTest, AnswersAProbeWhilePagesAreMade) {
   std::mutex mutex;
   std::condition_variable changed;
   bool is_made = false, may_end = false;
+  size_t made = 0;
   HttpHandlers handlers;
   handlers["/page"] = [&](const HttpRequest&) {
     std::unique_lock lock(mutex);
     is_made = true;
+    ++made;
     changed.notify_all();
     testing::WaitFor(changed, lock, [&] { return may_end; });
     return Page("page");
@@ -207,12 +210,22 @@ TEST(HttpServerTest, AnswersAProbeWhilePagesAreMade) {
     ASSERT_TRUE(testing::WaitFor(changed, lock, [&] { return is_made; }));
   }
   EXPECT_THAT(ReadAll(Ask((*server)->port(), "/healthz")), HasSubstr("well"));
+  for (size_t i = 1; i < HttpServer::kMaxConnections; ++i) Ask((*server)->port(), "/page");
+  EXPECT_TRUE(testing::WaitUntil([&] {
+    const UniqueFd more = Ask((*server)->port(), "/page");
+    pollfd ready{more.get(), POLLIN, 0};
+    return poll(&ready, 1, 10) == 1 && ReadAll(more).find("503 ") != std::string::npos;
+  }));
+  EXPECT_THAT(ReadAll(Ask((*server)->port(), "/healthz")), HasSubstr("well"));
   {
     std::lock_guard lock(mutex);
     may_end = true;
   }
   changed.notify_all();
-  EXPECT_THAT(ReadAll(page), HasSubstr("page"));
+  EXPECT_TRUE(
+      testing::WaitUntil([&] { return ReadAll(Ask((*server)->port(), "/page")).find("page") != std::string::npos; }));
+  std::lock_guard lock(mutex);
+  EXPECT_LE(made, HttpServer::kMaxConnections + 1);
 }
 
 }  // namespace

@@ -1,9 +1,8 @@
 #include "common/http_server.h"
 
-#include <fcntl.h>
-
 #include <algorithm>
 #include <array>
+#include <atomic>
 #include <boost/asio.hpp>
 #include <boost/beast/core.hpp>
 #include <boost/beast/http.hpp>
@@ -15,7 +14,6 @@
 #include "absl/strings/str_cat.h"
 #include "common/log.h"
 #include "common/peer_user.h"
-#include "common/unique_fd.h"
 
 namespace taskd {
 namespace {
@@ -129,7 +127,7 @@ class HttpServer::Impl {
   void Add(tcp::socket socket);
 
   HttpResponse Answer(const http::request<http::empty_body>& request, bool has_body,
-                      const std::function<std::optional<uid_t>()>& loopback_user) const {
+                      std::optional<uid_t> loopback_user) const {
     if (request.method() != http::verb::get && request.method() != http::verb::head) {
       HttpResponse response = Refusal(http::status::method_not_allowed);
       response.headers.emplace_back("Allow", "GET, HEAD");
@@ -157,6 +155,7 @@ class HttpServer::Impl {
   // Of the thread alone. Before the context, whose end ends the connections.
   Connections connections_;
   size_t reply_bytes_ = 0;
+  size_t pending_pages_ = 0;
   bool paused_ = false;
   asio::io_context context_{1};
   tcp::acceptor acceptor_{context_};
@@ -180,6 +179,7 @@ class HttpServer::Impl::Connection : public std::enable_shared_from_this<Connect
   }
 
   void Close() {
+    is_closed_ = true;
     Forget();
     stream_.close();
   }
@@ -239,23 +239,27 @@ class HttpServer::Impl::Connection : public std::enable_shared_from_this<Connect
   void Ask(const http::request<http::empty_body>& request, bool has_body) {
     const bool only_head = request.method() == http::verb::head;
     const bool keep_alive = request.keep_alive() && !has_body;
+    if (!user_) user_ = UserOfLoopbackPeer(stream_.socket().native_handle());
     if (View(request.target()) == kProbe) {
-      return Reply(server_->Answer(request, has_body, [this] { return UserOf(stream_.socket().native_handle()); }),
-                   only_head, keep_alive);
+      return Reply(server_->Answer(request, has_body, *user_), only_head, keep_alive);
     }
-    // A descriptor of its own: this thread may close the connection meanwhile. And the last reference to this goes in
-    // this thread.
-    auto descriptor = std::make_shared<UniqueFd>(fcntl(stream_.socket().native_handle(), F_DUPFD_CLOEXEC, 0));
+    // Those of connections that were closed are among them.
+    if (server_->pending_pages_ >= kMaxConnections) {
+      return Reply(Refusal(http::status::service_unavailable), only_head, keep_alive);
+    }
+    ++server_->pending_pages_;
     stream_.expires_never();
-    asio::post(server_->pages_, [self = shared_from_this(), request, has_body, only_head, keep_alive,
-                                 descriptor]() mutable {
-      Impl* server = self->server_;
-      HttpResponse response =
-          server->Answer(request, has_body, [&self, &descriptor] { return self->UserOf(descriptor->get()); });
-      descriptor.reset();
-      asio::post(server->context_, [self = std::move(self), response = std::move(response), only_head,
-                                    keep_alive]() mutable { self->Reply(std::move(response), only_head, keep_alive); });
-    });
+    // The last reference to this goes in this thread.
+    asio::post(server_->pages_,
+               [self = shared_from_this(), request, has_body, user = *user_, only_head, keep_alive]() mutable {
+                 Impl* server = self->server_;
+                 HttpResponse response = self->is_closed_ ? HttpResponse() : server->Answer(request, has_body, user);
+                 asio::post(server->context_,
+                            [self = std::move(self), response = std::move(response), only_head, keep_alive]() mutable {
+                              --self->server_->pending_pages_;
+                              if (!self->is_closed_) self->Reply(std::move(response), only_head, keep_alive);
+                            });
+               });
   }
 
   void Reply(HttpResponse response, bool only_head, bool keep_alive) {
@@ -312,11 +316,6 @@ class HttpServer::Impl::Connection : public std::enable_shared_from_this<Connect
                             });
   }
 
-  std::optional<uid_t> UserOf(int descriptor) {
-    if (!user_) user_ = UserOfLoopbackPeer(descriptor);
-    return *user_;
-  }
-
   Impl* const server_;
   std::optional<Connections::iterator> place_;
   beast::basic_stream<tcp> stream_;
@@ -326,7 +325,8 @@ class HttpServer::Impl::Connection : public std::enable_shared_from_this<Connect
   std::shared_ptr<const std::string> body_;
   size_t sent_ = 0;
   bool keep_alive_ = false;
-  std::optional<std::optional<uid_t>> user_;  // of the other end, once it was asked for
+  std::optional<std::optional<uid_t>> user_;  // of the other end, once there was a request
+  std::atomic<bool> is_closed_ = false;
 };
 
 void HttpServer::Impl::Add(tcp::socket socket) {

@@ -32,9 +32,7 @@ struct HttpRequest {
   std::string path;   // as it came: begins with a slash, escapes are not resolved
   std::string query;  // without its question mark
   std::vector<std::pair<std::string, std::string>> headers;
-  // Who asks, where the connection does not leave this machine (peer_user.h). Looked up when it is called, once for a
-  // connection; while the handler runs.
-  std::function<std::optional<uid_t>()> loopback_user;
+  std::optional<uid_t> loopback_user;  // who asks, where the connection does not leave this machine (peer_user.h)
 };
 
 struct HttpResponse {
