@@ -1,6 +1,7 @@
 #include "common/files.h"
 
 #include <signal.h>
+#include <sys/fsuid.h>
 #include <sys/resource.h>
 #include <sys/stat.h>
 #include <sys/time.h>
@@ -124,15 +125,31 @@ TEST_F(FilesTest, ReadsWhatTheKernelMakes) {
   EXPECT_THAT(ReadSystemFile("/proc/self/no such file"), IsEmpty());
 }
 
-// Also without root: what others can write to is as good as theirs.
+// Shares that show every mode as 0777 are in use.
+TEST_F(FilesTest, ALogIsAppendedToThisUsersFileWhateverItsMode) {
+  ASSERT_EQ(chmod(folder_.c_str(), 0777), 0);
+  std::ofstream(folder_ / "a.log") << "mine\n";
+  ASSERT_EQ(chmod((folder_ / "a.log").c_str(), 0777), 0);
+  EXPECT_EQ(LogFile(folder_, "a.log").Write("mine\n"), absl::OkStatus());
+  EXPECT_EQ(Read("a.log"), "mine\nmine\n");
+}
+
 TEST_F(FilesTest, ALogIsNotAppendedToAnotherUsersFile) {
+  if (geteuid() != 0) GTEST_SKIP() << "this is not root";
   std::ofstream(folder_ / "a.log") << "theirs\n";
-  ASSERT_EQ(chmod((folder_ / "a.log").c_str(), 0666), 0);
-  const absl::Status written = LogFile(folder_, "a.log").Write("mine\n");
-  EXPECT_THAT(std::string(written.message()), HasSubstr("others can write to it"));
+  ASSERT_EQ(chown((folder_ / "a.log").c_str(), testing::kStranger, testing::kStranger), 0);
+  for (const mode_t mode : {0777, 01777, 0770}) {
+    ASSERT_EQ(chmod(folder_.c_str(), mode), 0);
+    EXPECT_THAT(std::string(LogFile(folder_, "a.log").Write("mine\n").message()), HasSubstr("belongs to user 2002"));
+  }
   EXPECT_EQ(Read("a.log"), "theirs\n");
-  EXPECT_TRUE(LogFile(folder_, "b.log").Write("mine\n").ok());
-  EXPECT_EQ(Read("b.log"), "mine\n");
+  // As where a server makes every file of root's a stranger's.
+  ASSERT_EQ(chmod(folder_.c_str(), 0777), 0);
+  setfsuid(testing::kStranger);
+  EXPECT_EQ(LogFile(folder_, "a.log").Write("mine\n"), absl::OkStatus());
+  setfsuid(0);
+  ASSERT_EQ(chmod(folder_.c_str(), 0755), 0);
+  EXPECT_EQ(LogFile(folder_, "a.log").Write("mine\n"), absl::OkStatus()) << "nobody else could have put it there";
 }
 
 // A blocking pipe whose reader is slow, and a timer whose signals interrupt the calls.

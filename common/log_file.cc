@@ -16,10 +16,13 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/time/time.h"
+#include "common/atomic_file.h"
 #include "common/files.h"
+#include "common/foreign_owner.h"
 #include "common/line_writer.h"
 #include "common/log_level.h"
 #include "spdlog/sinks/sink.h"
+#include "taskd/own_user.h"
 
 namespace taskd {
 namespace {
@@ -81,6 +84,21 @@ class FileSink final : public spdlog::sinks::sink {
 
 absl::Status Error(const std::string& path) { return absl::ErrnoToStatus(errno, path); }
 
+// In a folder that others may write to another user may have made the file, to read what is logged. Its owner is as the file
+// system shows it: some show one for all files, or another one than the user who made it.
+absl::Status CheckOwner(int folder, int file, const std::string& name, const std::string& path) {
+  struct stat of_folder, of_file, of_fresh;
+  if (fstat(folder, &of_folder) != 0 || fstat(file, &of_file) != 0) return Error(path);
+  const bool only_own = IsOwnUserOrRoot(of_folder.st_uid) && (of_folder.st_mode & (S_IWGRP | S_IWOTH)) == 0;
+  if (only_own || IsOwnUserOrRoot(of_file.st_uid)) return absl::OkStatus();
+  const absl::StatusOr<FreshFile> fresh = FreshFile::Create(folder, name, 0600, path);
+  if (fresh.ok() && fstat(fresh->fd(), &of_fresh) == 0 && of_fresh.st_uid == of_file.st_uid &&
+      !IsUnmappedUser(of_file.st_uid)) {
+    return absl::OkStatus();
+  }
+  return absl::FailedPreconditionError(absl::StrCat(path, ": ", ForeignOwner(of_file.st_uid)));
+}
+
 }  // namespace
 
 LogSettings ReadLogSettings(const Environment& environment) {
@@ -114,10 +132,10 @@ absl::Status LogFile::Open() {
   if (!folder.ok()) return folder.status();
   folder_fd_ = *std::move(folder);
   file_.reset();
-  // In a folder that everybody may write to another user may have made it, to read what is logged.
-  absl::StatusOr<UniqueFd> file = OpenOrCreateFile(name_, O_WRONLY | O_APPEND, 0640,
-                                                   {.folder = folder_fd_.get(), .shown = Path(), .only_own = true});
+  absl::StatusOr<UniqueFd> file =
+      OpenOrCreateFile(name_, O_WRONLY | O_APPEND, 0640, {.folder = folder_fd_.get(), .shown = Path()});
   if (!file.ok()) return file.status();
+  if (absl::Status good = CheckOwner(folder_fd_.get(), file->get(), name_, Path()); !good.ok()) return good;
   file_ = *std::move(file);
   return absl::OkStatus();
 }

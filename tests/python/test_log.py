@@ -79,14 +79,26 @@ one.write(b"8\\n")
     assert all(os.stat(world.path(f"logs/{name}")).st_mode & 0o777 == 0o400 for name in aside)
 
 
-def test_a_file_that_others_can_write_to_is_refused(world):
+SQUASHED = "import ctypes; ctypes.CDLL(None).setfsuid(2002); "  # as where a server makes every file of root's a stranger's
+
+
+@pytest.mark.parametrize("owner,folder_mode,before,is_taken", [
+    (0, 0o777, "", True), (2002, 0o777, "", False), (2002, 0o1777, "", False), (2002, 0o755, "", True),
+    (2002, 0o777, SQUASHED, True)])
+def test_whose_files_are_appended_to(world, owner, folder_mode, before, is_taken):
     """In a folder like /tmp another user may have made it, to read what is logged."""
+    if os.geteuid() != 0:
+        pytest.skip("this is not root")
     os.mkdir(world.path("logs"))
-    world.write("logs/taskd.log", "theirs\n", 0o666)
-    output = world.run("from taskd.python.utils.log import run_log; run_log.warning('secret')", TASKD_LOG_PATH=world.path("logs"))
-    assert "no log file" in output
-    with open(world.path("logs/taskd.log"), encoding="utf-8") as file:
-        assert file.read() == "theirs\n"
+    world.write("logs/taskd.log", "first\n", 0o666)
+    os.chown(world.path("logs/taskd.log"), owner, owner)
+    os.chmod(world.path("logs"), folder_mode)
+    os.chmod(world.folder, 0o755)
+    output = world.run("from taskd.python.utils import files, _log_variables; import logging; " + before +
+                       "_log_variables.LogFile('logs').write(b'second\\n')" if before else
+                       "from taskd.python.utils.log import run_log; run_log.warning('second')", TASKD_LOG_PATH=world.path("logs"))
+    assert ("no log file" in output) != is_taken, output
+    assert ("second" in text_of(world.path("logs/taskd.log"))) == is_taken
 
 
 @pytest.mark.parametrize("link", ["logs", "logs/taskd.log"])

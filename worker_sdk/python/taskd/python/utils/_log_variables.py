@@ -44,8 +44,7 @@ class LogFile:
         os.makedirs(self.folder, mode=0o750, exist_ok=True)
         if os.path.islink(self.folder):
             raise OSError(f"{self.folder} is a symbolic link")
-        # In a folder that everybody may write to another user may have made it, to read what is logged.
-        fd = files.open_regular(self.path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o640, only_own=True)
+        fd = files.open_log(self.path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o640)
         if self._fd is not None:
             os.close(self._fd)
         self._fd = fd

@@ -72,6 +72,43 @@ def open_regular(path, flags, mode=0o600, dir_fd=None, only_own=False):
     return file
 
 
+def open_log(path, flags, mode):
+    """As open_regular(), for a file in a folder that others may write to as well: another user may have made it, to read it.
+
+    What owner a file has there the file system says: some show one for all files, or another one than the user who made it.
+    """
+    head, name = os.path.split(path)
+    folder = open_folder(head or ".")
+    try:
+        file = open_regular(name, flags, mode, dir_fd=folder)
+        try:
+            of_folder, owner = os.fstat(folder), os.fstat(file).st_uid
+            only_own = _own_user.is_own_user_or_root(of_folder.st_uid) and not of_folder.st_mode & _OTHERS_MAY_WRITE
+            if not (only_own or _own_user.is_own_user_or_root(owner)) and (
+                    _own_user.is_unmapped(owner) or owner != _owner_of_fresh(folder, name)):
+                _refuse(path, f"belongs to user {owner}, not to this one, {os.geteuid()}")
+        except BaseException:
+            os.close(file)
+            raise
+    finally:
+        os.close(folder)
+    return file
+
+
+def _owner_of_fresh(folder, name):
+    fresh = _fresh_name(name)
+    file = os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_EXCL | _NEVER_WAIT, 0o600, dir_fd=folder)
+    try:
+        return os.fstat(file).st_uid
+    finally:
+        os.close(file)
+        os.unlink(fresh, dir_fd=folder)
+
+
+def _fresh_name(name):
+    return f".{name[:_MAX_NAME]}.{os.getpid()}-{binascii.hexlify(os.urandom(8)).decode()}.new"
+
+
 def read_own(name, max_bytes, dir_fd=None):
     """The text of a file that only this user or root can write to."""
     with os.fdopen(open_regular(name, os.O_RDONLY, dir_fd=dir_fd, only_own=True), "rb", buffering=0) as opened:
@@ -91,7 +128,7 @@ def replace_file(folder, name, text):
     and nothing stays beside it.
     """
     data = text.encode("utf-8")
-    fresh = f".{name[:_MAX_NAME]}.{os.getpid()}-{binascii.hexlify(os.urandom(8)).decode()}.new"
+    fresh = _fresh_name(name)
     file = os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_EXCL | _NEVER_WAIT, 0o666, dir_fd=folder)
     try:
         try:
