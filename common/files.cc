@@ -45,7 +45,8 @@ int Open(const std::string& path, int flags, mode_t mode, const FileRules& rules
 
 absl::Status Check(const struct stat& info, int flags, const std::string& shown, const FileRules& rules) {
   if (!S_ISREG(info.st_mode)) return NotAFile(shown, info.st_mode);
-  if ((flags & O_ACCMODE) != O_RDONLY && info.st_nlink > 1) {
+  const bool may_have_names = rules.follow_own_links && IsOwnUserOrRoot(info.st_uid);
+  if ((flags & O_ACCMODE) != O_RDONLY && info.st_nlink > 1 && !may_have_names) {
     return Refused(shown, "is a hard link to a file that has other names");
   }
   if (!rules.only_own) return absl::OkStatus();
@@ -74,11 +75,19 @@ absl::StatusOr<UniqueFd> OpenFile(const std::string& path, int flags, const File
   const std::string shown = Shown(path, rules);
   // Looked at before it is opened: to open a device may do something already.
   struct stat info;
-  if (::fstatat(rules.folder, path.c_str(), &info, rules.follow_links ? 0 : AT_SYMLINK_NOFOLLOW) != 0) {
+  bool follows = rules.follow_links;
+  if (::fstatat(rules.folder, path.c_str(), &info, follows ? 0 : AT_SYMLINK_NOFOLLOW) != 0) {
     return SystemError(shown, errno);
   }
+  if (S_ISLNK(info.st_mode) && rules.follow_own_links) {
+    if (!IsOwnUserOrRoot(info.st_uid)) {
+      return Refused(shown, absl::StrCat("is a symbolic link that ", ForeignOwner(info.st_uid)));
+    }
+    follows = true;
+    if (::fstatat(rules.folder, path.c_str(), &info, 0) != 0) return SystemError(shown, errno);
+  }
   if (absl::Status good = Check(info, flags, shown, rules); !good.ok()) return good;
-  UniqueFd file(Open(path, flags | (rules.follow_links ? 0 : O_NOFOLLOW), 0, rules));
+  UniqueFd file(Open(path, flags | (follows ? 0 : O_NOFOLLOW), 0, rules));
   if (!file.valid()) {
     const int error = errno;
     // It was replaced meanwhile by a link, a FIFO without a reader or a socket, a device without a driver.

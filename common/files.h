@@ -27,8 +27,9 @@ struct FileRules {
   int folder = AT_FDCWD;   // descriptor of the folder that a relative path begins at
   std::string shown = {};  // what errors call the file; empty: its path
   bool follow_links =
-      false;              // at the path's end: for paths that a person named, and for mounted secrets, which are links
-  bool only_own = false;  // belongs to this user or root, and nobody else may write to it
+      false;  // at the path's end: for paths that a person named, and for mounted secrets, which are links
+  bool follow_own_links = false;  // one of this user's or root's, and a file of theirs may have other names
+  bool only_own = false;          // belongs to this user or root, and nobody else may write to it
 };
 
 // Opens a file that is there. `flags`: the access mode, and O_APPEND. A file that is opened for writing has one name only, so

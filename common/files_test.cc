@@ -66,6 +66,22 @@ TEST_F(FilesTest, AHardLinkIsNotWrittenThrough) {
   EXPECT_EQ(Read("name"), "one\ntwo\n");
 }
 
+TEST_F(FilesTest, WhereAskedLinksOfThisUserAreFollowed) {
+  const FileRules rules = {.follow_own_links = true};
+  EXPECT_TRUE(OpenFile(folder_ / "link", O_WRONLY, rules).ok());
+  EXPECT_EQ(ReadFile(folder_ / "link", 100, rules).value_or("none"), "one\ntwo\n");
+  EXPECT_TRUE(IsRefused("zero", rules));
+  fs::create_symlink("missing", folder_ / "dangling");
+  EXPECT_TRUE(absl::IsNotFound(OpenOrCreateFile(folder_ / "dangling", O_WRONLY, 0600, rules).status()));
+  fs::create_hard_link(folder_ / "file", folder_ / "name");
+  EXPECT_TRUE(OpenFile(folder_ / "name", O_WRONLY, rules).ok());
+  if (geteuid() != 0) GTEST_SKIP() << "this is not root";
+  ASSERT_EQ(lchown((folder_ / "link").c_str(), testing::kStranger, testing::kStranger), 0);
+  EXPECT_TRUE(IsRefused("link", rules));
+  ASSERT_EQ(chown((folder_ / "name").c_str(), testing::kStranger, testing::kStranger), 0);
+  EXPECT_TRUE(absl::IsFailedPrecondition(OpenFile(folder_ / "name", O_WRONLY, rules).status()));
+}
+
 TEST_F(FilesTest, ReadsNoMoreThanTheLimit) {
   EXPECT_EQ(ReadFile(folder_ / "file", 8).value(), "one\ntwo\n");
   EXPECT_TRUE(absl::IsResourceExhausted(ReadFile(folder_ / "file", 7).status()));
