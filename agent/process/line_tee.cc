@@ -148,9 +148,9 @@ void Console::Flush() {
 absl::StatusOr<std::unique_ptr<StreamTee>> StreamTee::Create(EventLoop* loop, const Target& target) {
   std::unique_ptr<StreamTee> tee(new StreamTee(loop, target));
   if (!target.file.empty()) {
-    absl::StatusOr<UniqueFd> file = OpenOrCreateFile(target.file, O_RDWR | O_APPEND, 0666);
+    absl::StatusOr<UniqueFd> file = OpenOrCreateFile(target.file, O_RDWR | O_APPEND, 0666, {.follow_own_links = true});
     tee->file_is_readable_ = file.ok();
-    if (!file.ok()) file = OpenOrCreateFile(target.file, O_WRONLY | O_APPEND, 0666);
+    if (!file.ok()) file = OpenOrCreateFile(target.file, O_WRONLY | O_APPEND, 0666, {.follow_own_links = true});
     if (!file.ok()) return absl::UnavailableError(absl::StrCat("log file ", file.status().message()));
     tee->file_ = *std::move(file);
   }
@@ -323,7 +323,7 @@ std::vector<std::string> StreamTee::last_lines() const {
 }
 
 std::vector<std::string> LastLinesOfFile(const std::string& path, int64_t offset) {
-  absl::StatusOr<UniqueFd> fd = OpenFile(path, O_RDONLY);
+  absl::StatusOr<UniqueFd> fd = OpenFile(path, O_RDONLY, {.follow_own_links = true});
   struct stat status {};
   if (!fd.ok() || ::fstat(fd->get(), &status) != 0) return {};
   const int64_t begin = std::max<int64_t>({0, offset, status.st_size - kTailBytes});

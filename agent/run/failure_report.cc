@@ -15,6 +15,7 @@
 #include "absl/strings/str_split.h"
 #include "absl/time/time.h"
 #include "common/files.h"
+#include "common/log.h"
 #include "common/printable.h"
 #include "common/ranges_text.h"
 #include "common/unique_fd.h"
@@ -182,8 +183,12 @@ absl::Status WriteErrorFile(const std::string& path, const RankFailure& failure)
     error["message"] = {{"message", error["message"]}};
   }
   error["message"]["errorCode"] = exit.code;
+  if (path == "/dev/stderr" || path == "/dev/stdout") {
+    (path == "/dev/stderr" ? WriteToStderr : WriteToStdout)(Dump(error) + "\n");
+    return absl::OkStatus();
+  }
   // In place: a pod's /dev/termination-log can be written, but not replaced.
-  absl::StatusOr<UniqueFd> file = OpenOrCreateFile(path, O_WRONLY, 0666);
+  absl::StatusOr<UniqueFd> file = OpenOrCreateFile(path, O_WRONLY, 0666, {.follow_own_links = true});
   if (!file.ok()) return absl::UnavailableError(absl::StrCat("error file ", file.status().message()));
   int problem = ::ftruncate(file->get(), 0) == 0 ? 0 : errno;
   if (problem == 0) problem = WriteAll(file->get(), Dump(error));

@@ -10,6 +10,7 @@
 #include <fstream>
 #include <iterator>
 
+#include "common/log.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "nlohmann/json.hpp"
@@ -182,15 +183,27 @@ TEST_F(ErrorFileTest, WhereItCannotBeWritten) {
   EXPECT_THAT(std::string(status.message()), AllOf(HasSubstr("/no/such/folder/error.json"), HasSubstr("No such file")));
 }
 
-// Opening the pipe would wait for its reader, and the link leads to another file.
-TEST_F(ErrorFileTest, IsNoPipeAndNoLink) {
+// Opening the pipe would wait for its reader.
+TEST_F(ErrorFileTest, IsNoPipe) {
   ASSERT_EQ(mkfifo(path_.c_str(), 0600), 0);
   EXPECT_THAT(std::string(WriteErrorFile(path_, Failure()).message()), HasSubstr("is not a regular file"));
+}
+
+TEST_F(ErrorFileTest, MayHaveSeveralNames) {
+  std::ofstream(folder_ + "/shared") << "old";
+  fs::create_symlink("shared", path_);
+  EXPECT_EQ(Written(Failure())["message"]["errorCode"], 17);
   fs::remove(path_);
-  std::ofstream(folder_ + "/checkpoint") << "weights";
-  fs::create_symlink("checkpoint", path_);
-  EXPECT_THAT(std::string(WriteErrorFile(path_, Failure()).message()), HasSubstr("is a symbolic link"));
-  EXPECT_EQ(fs::file_size(folder_ + "/checkpoint"), 7u);
+  fs::create_hard_link(folder_ + "/shared", path_);
+  EXPECT_EQ(Written(Failure())["message"]["errorCode"], 17);
+}
+
+TEST_F(ErrorFileTest, MayBeStderr) {
+  ::testing::internal::CaptureStderr();
+  EXPECT_TRUE(WriteErrorFile("/dev/stderr", Failure()).ok());
+  FlushLines();
+  EXPECT_EQ(nlohmann::json::parse(::testing::internal::GetCapturedStderr(), nullptr, false)["message"]["errorCode"],
+            17);
 }
 
 TEST(ExitJsonTest, ThereAndBack) {
