@@ -26,6 +26,7 @@ class FreshFile {
   ~FreshFile();
 
   int fd() const { return file_.get(); }
+  const std::string& path() const { return path_; }
   // Its present name, in the same folder.
   const std::string& fresh_name() const { return fresh_name_; }
 

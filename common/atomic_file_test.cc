@@ -10,6 +10,7 @@
 #include <string>
 #include <vector>
 
+#include "common/file_set.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 
@@ -84,6 +85,15 @@ TEST_F(AtomicFileTest, AFullDiskLeavesTheOldContent) {
   EXPECT_THAT(std::string(status.message()), HasSubstr("file: File too large"));
   EXPECT_EQ(Read("file"), "old");
   EXPECT_THAT(Names(), ElementsAre("file"));
+}
+
+TEST_F(AtomicFileTest, ASetNamesThePathFirst) {
+  FileSet files;
+  EXPECT_EQ(files.Add(folder_ / "missing/file", "x").message(),
+            (folder_ / "missing/file").string() + " cannot be written: No such file or directory");
+  fs::create_directory(folder_ / "folder");
+  EXPECT_EQ(files.Add(folder_ / "folder", "x"), absl::OkStatus());
+  EXPECT_EQ(files.Commit().message(), (folder_ / "folder").string() + " cannot be written: Is a directory");
 }
 
 }  // namespace

@@ -3,12 +3,16 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "absl/strings/strip.h"
 
 namespace taskd {
 namespace {
 
-absl::Status CannotBeWritten(const absl::Status& status) {
-  return absl::UnavailableError(absl::StrCat("cannot be written: ", status.message()));
+// `status`: of a fresh file, "PATH: WHY".
+absl::Status CannotBeWritten(const std::string& path, const absl::Status& status) {
+  const std::string named = path + ": ";
+  return absl::UnavailableError(
+      absl::StrCat(path, " cannot be written: ", absl::StripPrefix(status.message(), absl::string_view(named))));
 }
 
 }  // namespace
@@ -18,7 +22,7 @@ absl::Status FileSet::Add(const std::string& path, std::string_view content) {
   absl::Status status = file.status();
   if (status.ok()) status = file->Write(content);
   if (status.ok()) status = file->Sync();
-  if (!status.ok()) return CannotBeWritten(status);
+  if (!status.ok()) return CannotBeWritten(path, status);
   files_.push_back(*std::move(file));
   return absl::OkStatus();
 }
@@ -28,7 +32,7 @@ absl::Status FileSet::Commit() {
     const absl::Status status = files_[i].Commit();
     if (status.ok()) continue;
     for (size_t done = 0; done < i; ++done) files_[done].Remove();
-    return CannotBeWritten(status);
+    return CannotBeWritten(files_[i].path(), status);
   }
   // Best effort: the names are there.
   for (FreshFile& file : files_) static_cast<void>(file.SyncFolder());
