@@ -99,7 +99,7 @@ absl::StatusOr<UniqueFd> OpenSpecial(const std::string& path) {
   UniqueFd file(::open(path.c_str(), O_WRONLY | O_NOCTTY | O_CLOEXEC));
   struct stat status;
   if (!file.valid() || ::fstat(file.get(), &status) != 0) return Refused(path, std::strerror(errno));
-  if (S_ISREG(status.st_mode)) return Refused(path, "it has just been replaced by a file");
+  if (S_ISREG(status.st_mode)) return Refused(path, "a regular file replaced it while it was being opened");
   return file;
 }
 

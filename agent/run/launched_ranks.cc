@@ -30,7 +30,7 @@ LaunchedRanks::LaunchedRanks(EventLoop* loop, const RunOptions* options, Callbac
   of_group.on_stopped = [this] { OnStopped(); };
   of_group.on_other_exit = callbacks_.other_exit;
   of_group.on_left_behind = [](const std::vector<std::string>& names) {
-    spdlog::warn("ranks have ended and left processes running, which are ended: {}", absl::StrJoin(names, ", "));
+    spdlog::warn("ending processes that ranks left running: {}", absl::StrJoin(names, ", "));
   };
   group_ = process::WorkerGroup::Create(loop, static_cast<int64_t>(options->shutdown_timeout_s * kNsPerS), of_group);
 }

@@ -409,7 +409,7 @@ def test_processes_that_a_rank_leaves_behind_are_named(jobs):
     assert job.wait() == 0
     with open(os.path.join(jobs.stage.folder, "left"), encoding="ascii") as file:
         left = int(file.read())
-    assert re.search(rf"ranks have ended and left processes running, which are ended: sleep \(pid {left}\)$", job.log(), re.M), job.log()
+    assert re.search(rf"ending processes that ranks left running: sleep \(pid {left}\)$", job.log(), re.M), job.log()
 
 
 @pytest.mark.parametrize("kind", sorted(LINES))
