@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <chrono>
 #include <mutex>
+#include <optional>
 
 #include "absl/strings/str_cat.h"
 #include "common/log.h"
@@ -139,14 +140,17 @@ void NodeDrain::TakeCounters(NodeSegment& segment, bool idle, bool stuck, uint64
   SegmentDrain::Counters counters = idle ? drain.counters() : SegmentDrain::Counters();
   const uint64_t lost = drain.lost();
   const uint64_t recorded = drain.recorded();
-  const int64_t begun_step = stuck ? drain.PeekStep() : -1;
+  const std::optional<SegmentDrain::Progress> progress = stuck ? std::optional(drain.Peek()) : std::nullopt;
   if (!stuck) drain.StopPeeking();
   std::lock_guard<std::mutex> lock(node_.mutex);
   if (!idle) counters = segment.counters;
   counters.lost = lost;
   counters.recorded = recorded;
-  // A step that has begun shows that the one before it has ended.
-  counters.step = std::max(counters.step, begun_step - 1);
+  if (progress) {
+    // A step that has begun shows that the one before it has ended.
+    counters.step = std::max(counters.step, progress->begun_step - 1);
+    counters.left_loop = progress->left_loop;
+  }
   if (counters.written != segment.counters.written || counters.lost != segment.counters.lost ||
       counters.step != segment.counters.step || counters.recorded != segment.counters.recorded) {
     node_.Counted();

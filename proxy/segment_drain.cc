@@ -186,19 +186,26 @@ uint64_t SegmentDrain::recorded() {
 void SegmentDrain::NoteSteps(const RingBatch& batch) {
   const uint32_t keep = segment_->header().undecided_keep.load(std::memory_order_relaxed);
   for (const RingRecord& record : batch.records) {
-    if (record.type != ring::kRecordRangeStart || record.kind != ring::kKindStep) continue;
-    if ((record.flags & ring::kFlagUndecided) != 0 && (keep & ring::kGateStep) == 0) continue;
-    begun_step_ = StepNumber(batch.Name(record)).value_or(begun_step_);
+    const bool start = record.type == ring::kRecordRangeStart;
+    if ((!start && record.type != ring::kRecordMark) || (record.flags & ring::kFlagDevice) != 0) continue;
+    if ((record.flags & ring::kFlagUndecided) != 0 && (keep & (1u << record.kind)) == 0) continue;
+    if (record.ticks < noted_ticks_) continue;  // peeked at before it was read
+    noted_ticks_ = record.ticks;
+    if (start && record.kind == ring::kKindStep) {
+      progress_.begun_step = StepNumber(batch.Name(record)).value_or(progress_.begun_step);
+    }
+    if (start && IsOfSteps(record.kind)) progress_.left_loop = false;
+    if (!start && batch.Name(record) == kStepsAreOver) progress_.left_loop = true;
   }
 }
 
-int64_t SegmentDrain::PeekStep() {
+SegmentDrain::Progress SegmentDrain::Peek() {
   std::lock_guard<std::mutex> lock(mutex_);
   do {
     segment_->Peek(kBatchBytes, peeked_, peek_batch_);
     NoteSteps(peek_batch_);
   } while (peek_batch_.more && !peek_batch_.records.empty());
-  return begun_step_;
+  return progress_;
 }
 
 void SegmentDrain::StopPeeking() {
@@ -403,7 +410,6 @@ void SegmentDrain::Format(const RingBatch& batch, TickAnchor now) {
     uint32_t flag;
     if (start) {
       flag = HasStreamFlags(record) ? kMarkStartStream : kMarkStart;
-      if (IsOfSteps(record.kind)) left_loop_ = false;
       OpenRange range = {flag << 1, record.kind == ring::kKindStep ? StepNumber(batch.Name(record)).value_or(-1) : -1,
                          timestamp_ns};
       if (open_.size() >= kMaxOpenRanges) ForgetOldRanges();
@@ -414,7 +420,6 @@ void SegmentDrain::Format(const RingBatch& batch, TickAnchor now) {
     ++written_next_[record.kind];
     last_mark_ns_next_ = std::max(last_mark_ns_next_, timestamp_ns);
     const std::string_view name = batch.Name(record);
-    if (!start && name == kStepsAreOver) left_loop_ = true;
     AppendMarkLine({.flag = flag,
                     .timestamp_ns = timestamp_ns,
                     .id = record.id,
@@ -471,7 +476,6 @@ void SegmentDrain::UndoFormat() {
 absl::Status SegmentDrain::WriteBatch(const Batch& batch) {
   const int64_t old_step = step_;
   const double old_step_ms = step_ms_;
-  const bool old_left_loop = left_loop_;
   TickAnchor cut = batch.now;
   if (batch.ring.more || batch.ring.cut_ticks < Stamp(batch.now))
     cut = {batch.ring.cut_ticks, MonotonicAt(batch.ring.cut_ticks, batch.now)};
@@ -488,7 +492,6 @@ absl::Status SegmentDrain::WriteBatch(const Batch& batch) {
     UndoFormat();
     step_ = old_step;
     step_ms_ = old_step_ms;
-    left_loop_ = old_left_loop;
     return written;
   }
   {
@@ -521,7 +524,7 @@ SegmentDrain::Counters SegmentDrain::counters() const {
   counters.lost = segment_->lost();
   counters.step = step_;
   counters.step_ms = step_ms_;
-  counters.left_loop = left_loop_;
+  counters.left_loop = progress_.left_loop;
   double ns_per_tick = 1;
   if (segment_->counter_clock()) {
     TickAnchor now = ReadAnchor();

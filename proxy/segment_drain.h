@@ -71,9 +71,13 @@ class SegmentDrain {
   uint64_t lost();      // also during a Flush
   uint64_t recorded();  // RingSegment::recorded(); also during a Flush
 
-  // N of the newest "step N" that has begun, written or not; -1: none. Reads what the rings hold and no batch has. For a
-  // rank whose files do not move, until StopPeeking(). Also during a Flush.
-  int64_t PeekStep();
+  // By what was recorded, written or not.
+  struct Progress {
+    int64_t begun_step = -1;  // N of the newest "step N" that has begun; -1: none
+    bool left_loop = false;   // kStepsAreOver, and nothing of a step has begun since
+  };
+  // Reads what the rings hold and no batch has. For a rank whose files do not move, until StopPeeking(). Also during a Flush.
+  Progress Peek();
   void StopPeeking();
 
   // Everything recorded that can be read is in the files.
@@ -88,7 +92,7 @@ class SegmentDrain {
     double step_ms = 0;
     double overhead_ns_per_mark = 0;
     uint64_t recorded = 0;   // not set by counters()
-    bool left_loop = false;  // kStepsAreOver
+    bool left_loop = false;  // Progress::left_loop
 
     friend bool operator==(const Counters&, const Counters&) = default;
   };
@@ -137,7 +141,7 @@ class SegmentDrain {
   void StageAnchor(TickAnchor anchor);
   void CommitAnchor();
 
-  std::mutex mutex_;  // guards reading and cursors of segment_, and from here to begun_step_
+  std::mutex mutex_;  // guards reading and cursors of segment_, and from here to noted_ticks_
   std::unique_ptr<RingSegment> segment_;
   std::deque<Batch> backlog_;  // the first is being written during a Flush
   Batch spare_;                // so that the usual one allocates nothing
@@ -145,7 +149,8 @@ class SegmentDrain {
   bool cursors_known_;
   std::vector<RingCursor> peeked_;
   RingBatch peek_batch_;
-  int64_t begun_step_ = -1;  // N of the newest step's start that was read or peeked at
+  Progress progress_;         // of what was read or peeked at
+  uint64_t noted_ticks_ = 0;  // until when
 
   std::shared_ptr<RankFiles> files_;
   std::shared_ptr<RankFold> fold_;
@@ -168,7 +173,6 @@ class SegmentDrain {
   std::array<uint64_t, ring::kKinds> written_next_{};
   int64_t step_ = -1;
   double step_ms_ = 0;
-  bool left_loop_ = false;
   uint64_t written_bytes_ = 0;
   uint64_t last_mark_ns_ = 0;       // in the files
   uint64_t last_mark_ns_next_ = 0;  // with what is formatted

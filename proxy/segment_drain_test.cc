@@ -556,14 +556,14 @@ TEST_F(BacklogTest, LeavesInTheRingWhatItHasRoomFor) {
 TEST_F(BacklogTest, PeekingShowsStepsAndChangesNothing) {
   auto drain = NewDrain();
   const uint64_t before = drain->recorded();
-  EXPECT_EQ(drain->PeekStep(), -1);
+  EXPECT_EQ(drain->Peek().begun_step, -1);
   {
     FullDisk full(1);
     for (uint64_t step = 0; step < 8; ++step) {
       Start(kStartNs + 10 * step + 1, 100 + step, "step " + std::to_string(step), ring::kKindStep, 0, ring_);
       EXPECT_FALSE(FlushAll(*drain).ok());
-      EXPECT_EQ(drain->PeekStep(), static_cast<int64_t>(step));
-      EXPECT_EQ(drain->PeekStep(), static_cast<int64_t>(step));
+      EXPECT_EQ(drain->Peek().begun_step, static_cast<int64_t>(step));
+      EXPECT_EQ(drain->Peek().begun_step, static_cast<int64_t>(step));
       End(kStartNs + 10 * step + 9, 100 + step, ring_);
       EXPECT_EQ(drain->counters().step, -1) << "not written";
     }
@@ -588,6 +588,18 @@ TEST_F(BacklogTest, TheEndOfTheStepLoopHoldsUntilAStepBegins) {
   Start(kStartNs + 3, 3, "step 1", ring::kKindStep, 0, ring_);
   ASSERT_TRUE(FlushAll(*drain).ok());
   EXPECT_FALSE(drain->counters().left_loop);
+}
+
+TEST_F(BacklogTest, TheEndOfTheStepLoopIsSeenWhereFilesAreFull) {
+  auto drain = NewDrain();
+  Start(kStartNs + 1, 1, "step 0", ring::kKindStep, 0, ring_);
+  fake_.Append(ring_, {ring::kRecordMark, kStartNs + 2, 2, "steps are over", ring::kKindOther});
+  FullDisk full(1);
+  EXPECT_TRUE(drain->Peek().left_loop);
+  EXPECT_FALSE(FlushAll(*drain).ok());
+  EXPECT_TRUE(drain->Peek().left_loop);
+  Start(kStartNs + 3, 3, "step 1", ring::kKindStep, 0, ring_);
+  EXPECT_FALSE(drain->Peek().left_loop);
 }
 
 TEST_F(BacklogTest, ReadsNothingBeforeAnInterruptedWriteIsSettled) {
