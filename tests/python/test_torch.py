@@ -66,6 +66,8 @@ def test_everything(world, plain_digest):
     for result in results:
         train = result["train"]
         assert result["instants"] == ["steps are over"], "the data has come to its end once"
+        assert result["instants after evaluation"] == ["steps are over"], "its batches may be taken for a step's"
+        assert result["instants after groups"] == ["steps are over"] * 2
         assert [n for n in names(train) if n.startswith("step ")] == [f"step {n}" for n in range(7)]
         assert names(train).count("forward") == 6
         assert names(train).count("dataloader") == 7  # the last one finds no more data

@@ -92,7 +92,8 @@ def _install(torch):
 
 
 def _on_distributed(c10d):
-    from taskd.torch import _groups, _local, _patches, _points
+    from taskd.torch import _groups, _local, _patches, _points, _steps
 
     _groups.install(c10d, _local.wrap_export)
+    _steps.install_distributed(c10d, _local.wrap_export)
     _patches.quietly(_points.install, c10d)

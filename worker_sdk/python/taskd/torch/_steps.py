@@ -11,6 +11,7 @@ taskd.torch.step() has to.
 In a program without any optimizer a step is from one batch of a data set to the next, and where there is no DataLoader
 either, from one forward of the first model to the next.
 """
+import sys
 import weakref
 
 from taskd.torch import _gate, _groups, _imports, _patches
@@ -34,8 +35,10 @@ class _Steps:
         self.new_batch = False  # of counted_with, since then
         self.stepping = False  # inside an outermost optimizer step
         self.counts_forwards = True  # while there is neither an optimizer nor a batch
+        self.over = False  # the step loop has been left
 
     def begin(self):
+        self.over = False
         if _gate.kinds() & _gate.STEP:
             self.range_id = _gate.range_start("step %d" % self.number)
 
@@ -87,10 +90,16 @@ class _Steps:
             self.next("batches, as there is no optimizer")
         self.counted_with = self.read
         self.new_batch = True
+        self.over = False
 
     def data_ended(self, dataset):
-        """Where it is trained on, no step follows, unless another epoch begins."""
-        if self.range_id and self.counted_with == id(dataset):
+        """Where it is trained on, no step follows, unless another epoch begins. Nor does one after an evaluation that follows."""
+        if self.over or self.counted_with == id(dataset):
+            self.loop_left()
+
+    def loop_left(self):
+        if self.source is not None:
+            self.over = True
             _gate.mark(_STEPS_ARE_OVER)
 
     def forward(self, model):
@@ -173,6 +182,24 @@ def _wrap_class(cls):
         if "step" in vars(base):
             _patches.wrap(base, "step", _make_step)
             return
+
+
+def _make_destroy(original):
+    def destroy_process_group(*args, **kwargs):
+        _patches.quietly(_before_destroy, *args, **kwargs)
+        return original(*args, **kwargs)
+
+    return destroy_process_group
+
+
+def _before_destroy(group=None):
+    """A job that takes all of its groups away has no step to come, unless it makes others."""
+    if _groups.name_of(group) == _groups.DEFAULT_GROUP:
+        state.loop_left()
+
+
+def install_distributed(c10d, wrap_export):
+    wrap_export(c10d, sys.modules["torch.distributed"], "destroy_process_group", _make_destroy)
 
 
 def install(torch):
