@@ -7,9 +7,13 @@
 
 namespace taskd {
 
-// One thread, started by the first work. Do() may be called from any thread.
+// One thread, started by the first work. Do() may be called from any thread. Work does not log: it may be done while the
+// process ends, when there is no logger any more.
 class StorageThread {
  public:
+  // What is to be said of work that is done, or null.
+  using Report = std::function<void()>;
+
   // More of it than this is refused while the storage hangs.
   static constexpr int kMostWaiting = 64;
 
@@ -20,9 +24,10 @@ class StorageThread {
   StorageThread(const StorageThread&) = delete;
   StorageThread& operator=(const StorageThread&) = delete;
 
-  // Does `work` after all that was given before it. It owns everything that it uses: it may outlive this object. Returns at
-  // once. False: too much waits.
-  bool Do(std::function<void()> work);
+  // Does `work` after all that was given before it, and then, unless this object has gone, what it returns; that may log, but
+  // not call Do(). It owns everything that it uses: it may outlive this object. Returns at once. False: too much waits, or
+  // there can be no thread.
+  bool Do(std::function<Report()> work);
 
  private:
   struct Share;

@@ -222,8 +222,12 @@ absl::StatusOr<UniqueFd> WorkerGroupImpl::OpenSink(const WorkerSpec& spec, int s
     *tee = *std::move(made);
     return (*tee)->TakeWriteEnd();
   }
-  if (sink.file.empty()) return UniqueFd(::open("/dev/null", O_WRONLY | O_CLOEXEC));
-  absl::StatusOr<UniqueFd> file = OpenOrCreateFile(sink.file, O_WRONLY | O_APPEND, 0666);
+  if (sink.file.empty()) {
+    UniqueFd null(::open("/dev/null", O_WRONLY | O_CLOEXEC));
+    if (!null.valid()) return absl::UnavailableError(absl::StrCat("/dev/null: ", std::strerror(errno)));
+    return null;
+  }
+  absl::StatusOr<UniqueFd> file = OpenOrCreateFile(sink.file, O_WRONLY | O_APPEND, 0666, {.follow_own_links = true});
   if (!file.ok()) return absl::UnavailableError(absl::StrCat("log file ", file.status().message()));
   ::fcntl(file->get(), F_SETFL, O_APPEND);  // the rank's own descriptor: not O_NONBLOCK
   return file;

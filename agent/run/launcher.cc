@@ -586,7 +586,12 @@ void Launcher::LeaveTerminationLog() {
   const std::string text = TerminationMessage(last_line_, failures_);
   // Who has the error file written there reads JSON.
   const bool is_error_file = !failures_.empty() && ValueOf(environment_, "TORCHELASTIC_ERROR_FILE") == kTerminationLog;
-  if (exit_code_ != 0 && !text.empty() && !is_error_file) files_.Do([text] { WriteTerminationLog(text); });
+  if (exit_code_ != 0 && !text.empty() && !is_error_file) {
+    files_.Do([text] {
+      WriteTerminationLog(text);
+      return nullptr;
+    });
+  }
 }
 
 void Launcher::ReportFailures() {
@@ -603,9 +608,10 @@ void Launcher::ReportFailures() {
   }
   const std::string copy = ValueOf(environment_, "TORCHELASTIC_ERROR_FILE");
   if (copy.empty()) return;
-  files_.Do([copy, failure = failures_.front()] {
+  files_.Do([copy, failure = failures_.front()]() -> StorageThread::Report {
     absl::Status status = WriteErrorFile(copy, failure);
-    if (!status.ok()) spdlog::warn("{}", status.message());
+    if (status.ok()) return nullptr;
+    return [status] { spdlog::warn("{}", status.message()); };
   });
 }
 

@@ -51,14 +51,13 @@ v1::HangEvidence FramesOf(const std::vector<stacks::RankStacks>& all, int rank) 
   return frames;
 }
 
-// `folder` empty: the runtime folder's. `name`: "hang-<pid>-<number>.txt".
-void WriteStacks(std::string folder, const std::string& name, const std::string& text) {
+// `folder` empty: the runtime folder's. `name`: "hang-<pid>-<number>.txt". Returns what the log is to say.
+StorageThread::Report WriteStacks(std::string folder, const std::string& name, const std::string& text) {
   if (folder.empty()) {
     absl::StatusOr<std::string> own = RuntimeDir("stacks");
     if (!own.ok()) own = MakeFreshDir();
     if (!own.ok()) {
-      spdlog::warn("the stacks cannot be written: {}", own.status().message());
-      return;
+      return [status = own.status()] { spdlog::warn("the stacks cannot be written: {}", status.message()); };
     }
     folder = *std::move(own);
   }
@@ -66,11 +65,8 @@ void WriteStacks(std::string folder, const std::string& name, const std::string&
   std::filesystem::create_directories(folder, error);
   const std::string path = absl::StrCat(folder, "/", name);
   const absl::Status written = WriteFileAtomically(path, text);
-  if (written.ok()) {
-    spdlog::error("all of the stacks: {}", path);
-  } else {
-    spdlog::warn("the stacks cannot be written to {}", written.message());
-  }
+  if (written.ok()) return [path] { spdlog::error("all of the stacks: {}", path); };
+  return [written] { spdlog::warn("the stacks cannot be written to {}", written.message()); };
 }
 
 }  // namespace
@@ -297,9 +293,8 @@ void RunSupervision::ReportStacks(const v1::HangNotice& notice) {
   for (const absl::string_view line : absl::StrSplit(merged.log, '\n', absl::SkipEmpty())) spdlog::error("{}", line);
   const bool is_taken =
       files_.Do([folder = options_.file_folder, name = absl::StrCat("hang-", getpid(), "-", notice.number(), ".txt"),
-                 text = absl::StrCat(notice.text(), "\n", merged.full)] { WriteStacks(folder, name, text); });
-  if (!is_taken)
-    spdlog::warn("the stacks are not written to a file: those of earlier hangs still wait for the storage");
+                 text = absl::StrCat(notice.text(), "\n", merged.full)] { return WriteStacks(folder, name, text); });
+  if (!is_taken) spdlog::warn("the stacks are not written: the storage does not answer");
   event.set_kind(v1::SupervisionEvent::STACKS);
   event.set_rank(-1);
   event.set_node(-1);
