@@ -194,6 +194,7 @@ class EventHandler : public JsonHandler<EventHandler> {
     kPgDesc,
     kRanks,  // of distributedInfo
     kPhase,
+    kProcess,
     kCategory,
     kEventName,
     kStamp,
@@ -213,6 +214,7 @@ class EventHandler : public JsonHandler<EventHandler> {
 
   struct Event {
     std::string name;
+    std::string process;
     std::string category;
     std::optional<Stamp> start;
     std::string duration;
@@ -224,7 +226,8 @@ class EventHandler : public JsonHandler<EventHandler> {
     bool is_complete = false;  // "X": with begin and duration
 
     void Clear() {  // and keep the memory
-      for (std::string* text : {&name, &category, &duration, &collective, &type, &group, &label, &ranks}) text->clear();
+      for (std::string* text : {&name, &process, &category, &duration, &collective, &type, &group, &label, &ranks})
+        text->clear();
       start.reset();
       in_count = out_count = call_id = 0;
       source = destination = -1;
@@ -249,6 +252,7 @@ class EventHandler : public JsonHandler<EventHandler> {
   }
   static Field EventKey(std::string_view name) {
     if (name == "ph") return Field::kPhase;
+    if (name == "pid") return Field::kProcess;
     if (name == "cat") return Field::kCategory;
     if (name == "name") return Field::kEventName;
     if (name == "ts") return Field::kStamp;
@@ -302,6 +306,9 @@ class EventHandler : public JsonHandler<EventHandler> {
         break;
       case Field::kPhase:
         event_.is_complete = text == "X";
+        break;
+      case Field::kProcess:
+        event_.process = text;
         break;
       case Field::kCategory:
         event_.category = text;
@@ -437,6 +444,12 @@ class EventHandler : public JsonHandler<EventHandler> {
     return std::nullopt;
   }
 
+  // A rank is one process on a host.
+  void NoteProcess() {
+    if (process_.empty()) process_ = event_.process;
+    if (!event_.process.empty() && event_.process != process_) trace_.has_several_ranks = true;
+  }
+
   void AddEvent() {
     if (!event_.is_complete || !event_.start) return;
     if (IsKernel()) return AddKernel();
@@ -447,6 +460,7 @@ class EventHandler : public JsonHandler<EventHandler> {
     const std::optional<Stamp> duration = ReadStamp(event_.duration);
     if (!duration || event_.start->ns > UINT64_MAX / 4 || duration->ns > UINT64_MAX / 4) return;
     event.kind = *kind;
+    if (event_.category == "user_annotation") NoteProcess();
     event.start_ns = event_.start->ns;
     event.end_ns = event.start_ns + (event_.start->is_ns && !duration->is_ns ? duration->ns / 1000 : duration->ns);
     if (*kind == Kind::kDeviceOp || *kind == Kind::kWork || *kind == Kind::kCall) {
@@ -482,6 +496,7 @@ class EventHandler : public JsonHandler<EventHandler> {
   Event event_;
   uint64_t base_ns_ = 0;
   uint64_t left_out_ = 0;
+  std::string process_;  // of the first annotation
   bool too_many_kernels_ = false, too_many_backwards_ = false;
   absl::flat_hash_map<std::string, uint32_t> kernel_index_;
   std::string group_name_, group_label_;  // of distributedInfo

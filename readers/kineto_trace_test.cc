@@ -78,6 +78,21 @@ TEST(KinetoTraceTest, HasALimitedNumberOfSteps) {
   EXPECT_THAT(trace.note, HasSubstr("were left out"));
 }
 
+TEST(KinetoTraceTest, NoticesSeveralRanksInOneFile) {
+  const auto read = [](const std::string& process, const std::string& category) {
+    std::string other = Event(category, "ProfilerStep#3", 1'000, 20'000);
+    other.replace(other.find(R"("pid":0)"), 7, absl::StrCat(R"("pid":)", process));
+    other.pop_back();
+    const std::string own = Event("user_annotation", "ProfilerStep#3", 1'000, 20'000);
+    ByteSource source = ByteSource::Of(absl::StrCat(R"({"traceEvents":[)", own, other, "]}"));
+    return ReadKinetoTrace(source, 1000).has_several_ranks;
+  };
+  EXPECT_TRUE(read("1", "user_annotation"));
+  EXPECT_TRUE(read("\"[TP01] 77\"", "user_annotation"));
+  EXPECT_FALSE(read("0", "user_annotation"));
+  EXPECT_FALSE(read("1", "gpu_user_annotation"));
+}
+
 TEST(KinetoTraceTest, WhatIsTooMuchIsSaid) {
   ByteSource source = ByteSource::Of(Trace(0, 0));
   EXPECT_EQ(ReadKinetoTrace(source, 1000).note, "");

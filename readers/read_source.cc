@@ -33,10 +33,6 @@ absl::StatusOr<OpenedSource> OpenSource(const std::string& path) {
   }
   begin.resize(length);
   const SourceFormat format = FormatOf(begin);
-  if (format == SourceFormat::kKinetoTrace && HoldsSeveralRanks(begin)) {
-    return absl::InvalidArgumentError(
-        "left out: it holds the profiles of several ranks in one; name the files of each rank that it was made of");
-  }
   std::string seems = format == SourceFormat::kUnknown ? WhatItSeems(begin, path) : "";
   source->PutBack(std::move(begin));
   return OpenedSource{*std::move(source), format, std::move(seems)};
@@ -108,6 +104,13 @@ void ReadParts(const SourceFile& file, Dumps* dumps, AscendProfile& ascend, size
       ascend.Read(source);
     } else if (format == SourceFormat::kKinetoTrace && ascend.empty()) {
       trace = ReadKinetoTrace(source, max_events);
+      if (trace.has_several_ranks && file.parts.empty()) {
+        AddNote(
+            read.note,
+            "left out: it holds the profiles of several ranks in one; name the files of each rank that it was made of");
+        trace = {};
+        continue;
+      }
     } else {
       continue;
     }

@@ -10,7 +10,6 @@
 #include <cstring>
 #include <memory>
 
-#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "readers/pickle.h"
 
@@ -90,6 +89,19 @@ absl::Status AddNamed(const std::string& path, Search& search) {
   return AddPath(trimmed, 0, true, search);
 }
 
+bool FirstLineHas(std::string_view begin, std::string_view word) {
+  return begin.substr(0, begin.find('\n')).find(word) != std::string_view::npos;
+}
+
+// Of msprof-analyze: cluster_step_trace_time.csv has a line for each rank, cluster_communication.json and
+// cluster_communication_matrix.json begin with the ranks of a group: {"(0, 1)": ….
+bool SumsUpAscendRanks(std::string_view begin) {
+  if (FirstLineHas(begin, "Step,Type,Index,") && FirstLineHas(begin, "Computing")) return true;
+  if (!begin.starts_with('{')) return false;
+  begin.remove_prefix(std::min(begin.find_first_not_of(" \t\r\n", 1), begin.size()));
+  return begin.starts_with("\"(") && begin.find("hcom_") != std::string_view::npos;
+}
+
 }  // namespace
 
 const char* Name(SourceFormat format) { return WordsOf(format).name; }
@@ -144,10 +156,9 @@ SourceFormat FormatOf(std::string_view begin) {
   if (begin[0] == '{' && (has("\"coll_perf\"") || has("\"p2p_perf\"") || has("\"inspector_output_format_version\""))) {
     return SourceFormat::kNcclInspector;
   }
+  if (SumsUpAscendRanks(begin)) return SourceFormat::kUnknown;
   if (begin[0] == '{' && has("\"Communication Time Info\"")) return SourceFormat::kAscendProfile;
-  const std::string_view line = begin.substr(0, begin.find('\n'));
-  if (line.find("Communication(Not Overlapped)") != std::string_view::npos &&
-      line.find("Computing") != std::string_view::npos) {
+  if (FirstLineHas(begin, "Communication(Not Overlapped)") && FirstLineHas(begin, "Computing")) {
     return SourceFormat::kAscendProfile;
   }
   // What `taskd trace` has written says nothing that its source does not.
@@ -172,6 +183,10 @@ std::string WhatItSeems(std::string_view begin, const std::string& path) {
   if (has_ras_heading || has("ranks have launched up to operation")) {
     return "is the text of ncclras, which is for people; read is JSON: ncclras -f json";
   }
+  if (SumsUpAscendRanks(begin)) {
+    return "is what msprof-analyze sums up of all ranks; read is the folder of each rank (..._ascend_pt, "
+           "..._ascend_ms)";
+  }
   if (begin.starts_with("SQLite format 3")) {
     return "is a database (of Ascend's profilers or Nsight Systems); read is text: of torch_npu.profiler "
            "export_type=Text, "
@@ -194,26 +209,6 @@ std::string WhatItSeems(std::string_view begin, const std::string& path) {
   }
   if (has("NCCL INFO")) return "is a log of NCCL: taskd rdma check reads it";
   return "";
-}
-
-bool HoldsSeveralRanks(std::string_view begin) {
-  constexpr std::string_view kProcess = "\"process_name\"";
-  std::set<std::string_view> ranks;
-  for (size_t at = begin.find(kProcess); at != std::string_view::npos; at = begin.find(kProcess, at + 1)) {
-    // {"name": "process_name", "ph": "M", …, "args": {"name": "Rank 3"}}
-    std::string_view event = begin.substr(at + kProcess.size());
-    event = event.substr(0, std::min(event.find('}'), event.size()));
-    const size_t value = event.rfind("\"name\"");
-    if (value == std::string_view::npos) continue;
-    std::string_view name = event.substr(value + 6);
-    name.remove_prefix(std::min(name.find_first_not_of(" :\""), name.size()));
-    name = name.substr(0, name.find('"'));
-    const bool is_rank =
-        name.size() > 4 && absl::EqualsIgnoreCase(absl::string_view(name.data(), 4), "rank") &&
-        name.find_first_not_of("0123456789", name.find_first_not_of(" _-", 4)) == std::string_view::npos;
-    if (is_rank) ranks.insert(name);
-  }
-  return ranks.size() > 1;
 }
 
 std::string HostOfPath(const std::string& path) {

@@ -49,8 +49,6 @@ SourceFormat FormatOf(std::string_view begin);
 // Of a file of no known format: what it seems to be, and which command gives what is read instead. "is empty", "is the text of
 // ncclras; …". Empty: nothing is known of it.
 std::string WhatItSeems(std::string_view begin, const std::string& path);
-// Of a chrome trace: whether its processes are called "rank 0", "rank 1", …: somebody has put several ranks' together.
-bool HoldsSeveralRanks(std::string_view begin);
 
 // Of "HOST_PID.TIME.pt.trace.json" as PyTorch's tensorboard_trace_handler calls its files; empty: unknown.
 std::string HostOfPath(const std::string& path);

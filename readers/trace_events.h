@@ -65,8 +65,9 @@ struct TraceRank {
   std::vector<uint64_t> backward_ns;
   // Computation outside communication, by step, where the file sums it up.
   std::map<int64_t, uint64_t> busy_ns;
-  uint64_t records = 0;  // events of the file, of any kind
-  std::string note;      // what is wrong with the file; empty: nothing
+  uint64_t records = 0;            // events of the file, of any kind
+  std::string note;                // what is wrong with the file; empty: nothing
+  bool has_several_ranks = false;  // somebody has put the traces of several together
 };
 
 // The kind of operation that a library calls so: "all_reduce", "_allgather_base", "ncclDevKernel_AllReduce_Sum_f32".

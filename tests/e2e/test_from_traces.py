@@ -368,6 +368,8 @@ def test_file_that_says_no_rank_is_named(stage, tmp_path):
     ("ras.txt", b"NCCL version 2.28.9 compiled with CUDA 13.0\n\nJob summary\n===========\n", "is the text of ncclras, which is for people; read is JSON: ncclras -f json"),
     ("profile.db", b"SQLite format 3\0" + bytes(100), "is a database"), ("report.nsys-rep", b"\1\2\3", "is a report of Nsight Systems"),
     ("host.xplane.pb", b"\x0a\x10plane", "is a protobuf"), ("trace.json", b"", "is empty"), ("traces.zip", b"PK\3\4xx", "is a zip archive"),
+    ("cluster_step_trace_time.csv", b"Step,Type,Index,Computing,Communication(Not Overlapped)\n1,rank,0,1,2\n", "is what msprof-analyze sums up of all ranks"),
+    ("cluster_communication.json", b'{"(0, 1)": {"step1": {"hcom_allReduce__844_0_1": {"0": {"Communication Time Info": {}}}}}}', "is what msprof-analyze sums up"),
     ("trace.json.zst", b"\x28\xb5\x2f\xfdxx", "is packed with zstd"), ("job.log", b"a:1:2 [0] NCCL INFO cudaDriverVersion 12\n", "is a log of NCCL")])
 def test_relatives_of_known_formats_are_named(stage, tmp_path, name, content, said):
     folder = tmp_path / "job"
@@ -380,8 +382,7 @@ def test_relatives_of_known_formats_are_named(stage, tmp_path, name, content, sa
 
 
 def test_profiles_of_several_ranks_in_one_file(stage, tmp_path):
-    events = [{"ph": "M", "name": "process_name", "pid": rank, "args": {"name": f"Rank {rank}"}} for rank in range(4)]
-    events += [{"ph": "X", "cat": "user_annotation", "name": "ProfilerStep#1", "pid": 0, "tid": 1, "ts": 1, "dur": 5}]
+    events = [{"ph": "X", "cat": "user_annotation", "name": "ProfilerStep#1", "pid": rank, "tid": 1, "ts": 1, "dur": 5} for rank in range(4)]
     (tmp_path / "all.json").write_text(json.dumps({"traceEvents": events}))
     assert "it holds the profiles of several ranks in one" in diagnose(stage, tmp_path / "all.json", code=1)
 
