@@ -347,6 +347,7 @@ std::string RenderText(const Report& report, const std::string& job) {
     AppendCleared(verdict, out);
   }
   for (const Note& note : report.notes) {
+    if (report.state == JobState::kUnknown && headline.ends_with(note.text)) continue;  // it is the reason
     separate();
     AppendWrapped(absl::StrCat("note: ", note.text), 6, out);
   }
