@@ -129,7 +129,8 @@ absl::StatusOr<OutputFile> OutputFile::Create(const std::string& path) {
   for (int signal : kEnding) ::sigaddset(&ending, signal);
   ::pthread_sigmask(SIG_BLOCK, &ending, &before);
   absl::StatusOr<FreshFile> fresh = FreshFile::Create(path, found->mode ? 0600 : 0666);
-  if (fresh.ok()) {
+  const absl::Status made = fresh.status();
+  if (made.ok()) {
     const std::string temporary = absl::StrCat(path.substr(0, path.rfind('/') + 1), fresh->fresh_name());
     pending_name[temporary.copy(pending_name, sizeof(pending_name) - 1)] = '\0';
     pending = true;
@@ -140,7 +141,7 @@ absl::StatusOr<OutputFile> OutputFile::Create(const std::string& path) {
     file.fresh_.emplace(*std::move(fresh));
   }
   ::pthread_sigmask(SIG_SETMASK, &before, nullptr);
-  if (!file.fresh_) return absl::InvalidArgumentError(fresh.status().message());
+  if (!made.ok()) return absl::InvalidArgumentError(made.message());
   return file;
 }
 
