@@ -574,12 +574,13 @@ void TierCore::WakeOne() {
 void TierCore::AnswerJoiners() {
   Landed& landed = landed_.front();
   auto& joiners = landed.flight.joiners;
+  const size_t copied = BytesOf(landed.reply.values) / kVisitBytes;  // for each of them
   while (!joiners.empty() && may_visit()) {
     auto first = joiners.begin();
     const uint64_t place = first->first;
     Joiner joiner = std::move(first->second);
     joiners.erase(first);
-    Visit(joiner.call.request.keys.size());
+    Visit(joiner.call.request.keys.size() + copied);
     if (landed.flight.op == StoreOp::kWait && !EndWaiting(joiner.call.caller, place)) continue;
     if (joiner.late) {
       Retry(std::move(joiner.call));

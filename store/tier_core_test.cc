@@ -381,6 +381,17 @@ TEST_F(TierCoreTest, AnswersManyWaitsInSlicesAndGivesCopiesInTheFirst) {
   EXPECT_EQ(tier_.waiting(), 0u);
 }
 
+TEST_F(TierCoreTest, AnswersWithABigValueInSlices) {
+  const std::string value(StoreCore::kMaxVisits / 4 * StoreCore::kVisitBytes, 'x');
+  std::vector<Asked> gets;
+  for (uint64_t stream = 1; stream <= 10; ++stream) gets.push_back(Get(stream, "k"));
+  Reply(FlushOne(), {kPresent | kHasValue}, {value});
+  EXPECT_TRUE(IsAnswered(gets.front()));
+  EXPECT_FALSE(IsAnswered(gets[4]));
+  while (tier_.has_work()) tier_.Work();
+  EXPECT_EQ(ValueOf(gets.back()).size(), value.size());
+}
+
 TEST_F(TierCoreTest, AnswersManyAddsInSlices) {
   std::vector<Asked> adds;
   for (size_t i = 0; i < kMany; ++i) adds.push_back(Add(kTierBelow, 1));
@@ -409,6 +420,7 @@ TEST_F(TierCoreTest, CopiesTakeALimitedMemory) {
   for (int i = 0; i < 12; ++i) {
     const Asked asked = Get(1, std::to_string(i));
     Reply(FlushOne(), {kCopied}, {value});
+    while (tier_.has_work()) tier_.Work();
     EXPECT_TRUE(IsAnswered(asked));
     EXPECT_LE(tier_.bytes(), TierCore::kMaxCopyBytes + value.size() + 1024);
     for (TierFrame& frame : TakeSent()) forgotten.push_back(std::move(frame));

@@ -14,19 +14,22 @@ SERVED_BY = {"1.x": "auto", "2.1": "2.1", "2.x": "auto"}
 # of keys take longer: their tests are marked "longest_turn".
 LONGEST_TURN_MS = 50
 TURN_WATCH = os.path.join(harness.BUILD, "tests", "turn_watch.so")
+DYNAMIC = os.path.join(harness.BUILD, "tests", "taskd_dynamic")  # nothing can be preloaded into a static program
 
 
 class StoreProcess(harness.Process):
-    """A `taskd store` that is ready. Its turns are measured (turn_watch.cc) where its libraries are loaded by name."""
+    """A `taskd store` that is ready. Its turns are measured (turn_watch.cc) unless the build has sanitizers."""
 
     def __init__(self, folder, listen="127.0.0.1:0", upstream=None, dialect="auto", flags=("--stats-s", "0.05"),
                  name="store", prefix=()):
         self.listen, self.upstream, self.dialect = listen, upstream, dialect
-        command = [*prefix, harness.TASKD, "store", "--listen", listen, "--dialect", dialect, *flags]
+        program = DYNAMIC if os.path.exists(DYNAMIC) else harness.TASKD
+        command = [*prefix, program, "store", "--listen", listen, "--dialect", dialect, *flags]
         if upstream:
             command += ["--upstream", upstream]
         self.turn_log = os.path.join(folder, f"{name}.turns")
-        self.turns_are_measured = os.path.exists(TURN_WATCH) and harness.build_variable("TASKD_STATIC") != "ON"
+        is_static = program == harness.TASKD and harness.build_variable("TASKD_STATIC") == "ON"
+        self.turns_are_measured = os.path.exists(TURN_WATCH) and not is_static
         environment = {"LD_PRELOAD": TURN_WATCH, "TASKD_TURN_LOG": self.turn_log} if self.turns_are_measured else {}
         super().__init__(name, command, harness.clean_environment(**environment), folder)
         found = harness.wait_until(lambda: self.require_alive() and re.search(r"^listening (.+):(\d+)$", self.log(), re.M),
