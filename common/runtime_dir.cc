@@ -22,7 +22,7 @@ namespace {
 
 constexpr mode_t kOthersMayWrite = S_IWGRP | S_IWOTH;
 constexpr char kSharedFolder[] = "/tmp";
-constexpr char kLastFolder[] = "/dev/shm";  // where that is read-only
+constexpr char kLastFolder[] = "/dev/shm";  // where that cannot be used
 
 absl::Status Broken(const std::string& folder, const struct stat& info) {
   std::string nobody;
@@ -130,10 +130,9 @@ absl::Status CheckSharedFolder(const char* folder = kSharedFolder) {
   if (stat(folder, &info) != 0) return Unusable(folder, errno);
   if ((info.st_mode & kOthersMayWrite) == 0 || (info.st_mode & S_ISVTX) != 0) return absl::OkStatus();
   return absl::InvalidArgumentError(
-      absl::StrFormat("folder '%s' has mode %04o: others may replace what is in it, as it has no sticky bit; set that, "
-                      "or name a folder "
-                      "of this user's in XDG_RUNTIME_DIR",
-                      folder, info.st_mode & 07777));
+      absl::StrFormat("folder '%s' has mode %04o: others may replace what is in it, as it has no sticky bit; "
+                      "'chmod +t %s' mends that, or name a folder of this user's in XDG_RUNTIME_DIR",
+                      folder, info.st_mode & 07777, folder));
 }
 
 // Whether the runtime folder is there or can be made, whoever owns it then.
@@ -142,9 +141,12 @@ bool IsThereOrMade(const Candidate& candidate) {
   return mkdir(candidate.path().c_str(), 0700) == 0 || lstat(candidate.path().c_str(), &info) == 0;
 }
 
-bool IsLastResort() {
-  return !IsThereOrMade(SharedCandidate()) && CheckSharedFolder(kLastFolder).ok() &&
-         IsThereOrMade(SharedCandidate(kLastFolder));
+// The folder that all users share, in which the runtime folder is or can be made; null: there is none.
+const char* SharedFolder() {
+  for (const char* folder : {kSharedFolder, kLastFolder}) {
+    if (CheckSharedFolder(folder).ok() && IsThereOrMade(SharedCandidate(folder))) return folder;
+  }
+  return nullptr;
 }
 
 // Empty: none of the login session's folders can be had.
@@ -161,10 +163,6 @@ absl::StatusOr<std::string> MakeSessionDir() {
   }
   return "";
 }
-
-}  // namespace
-
-namespace {
 
 absl::StatusOr<UniqueFd> WalkTo(const std::string& path, bool create, Walk walk) {
   std::error_code error;
@@ -202,11 +200,10 @@ absl::StatusOr<std::string> RuntimeDir(const std::string& below) {
   absl::StatusOr<std::string> dir = MakeSessionDir();
   if (!dir.ok()) return dir.status();
   if (dir->empty()) {
-    const absl::Status checked = CheckSharedFolder();
-    if (absl::IsInvalidArgument(checked)) return checked;
-    const bool last_resort = IsLastResort();
-    if (!checked.ok() && !last_resort) return checked;
-    dir = SharedCandidate(last_resort ? kLastFolder : kSharedFolder).path();
+    const char* shared = SharedFolder();
+    if (absl::Status checked = CheckSharedFolder(); shared == nullptr && !checked.ok()) return checked;
+    if (shared == nullptr) shared = kSharedFolder;  // OpenOwnDir() says why nothing can be made in it
+    dir = SharedCandidate(shared).path();
   }
   for (const std::string& name : names) absl::StrAppend(&*dir, "/", name);
   if (absl::StatusOr<UniqueFd> own = OpenOwnDir(*dir, true); !own.ok()) return own.status();
@@ -226,15 +223,17 @@ std::vector<std::string> RuntimeDirCandidates() {
 }
 
 absl::StatusOr<std::string> MakeFreshDir() {
-  if (absl::Status checked = CheckSharedFolder(); absl::IsInvalidArgument(checked)) return checked;
-  std::string failed;
+  absl::Status first;
   for (const char* folder : {kSharedFolder, kLastFolder}) {
-    if (!CheckSharedFolder(folder).ok()) continue;
-    std::string dir = absl::StrCat(folder, "/taskd-new-XXXXXX");  // no user's number could be the name
-    if (mkdtemp(dir.data()) != nullptr) return dir;
-    if (failed.empty()) failed = absl::StrCat("folder '", dir, "' cannot be made: ", strerror(errno));
+    absl::Status status = CheckSharedFolder(folder);
+    if (status.ok()) {
+      std::string dir = absl::StrCat(folder, "/taskd-new-XXXXXX");  // no user's number could be the name
+      if (mkdtemp(dir.data()) != nullptr) return dir;
+      status = absl::InvalidArgumentError(absl::StrCat("folder '", dir, "' cannot be made: ", strerror(errno)));
+    }
+    first.Update(status);
   }
-  return absl::InvalidArgumentError(failed.empty() ? "there is neither /tmp nor /dev/shm" : failed);
+  return first;
 }
 
 }  // namespace taskd

@@ -36,14 +36,15 @@ absl::StatusOr<UniqueFd> OpenOwnDir(const std::string& path, bool create);
 absl::StatusOr<UniqueFd> OpenNamedDir(const std::string& path);
 
 // The user's runtime folder, or `below` in it ("jobs", "a/b"), made where missing and checked:
-// "$XDG_RUNTIME_DIR/taskd", else "/run/user/<uid>/taskd", else "/tmp/taskd-<uid>", else, where nothing can be made in
-// /tmp (a read-only root), "/dev/shm/taskd-<uid>". One is passed over
+// "$XDG_RUNTIME_DIR/taskd", else "/run/user/<uid>/taskd", else "/tmp/taskd-<uid>", else "/dev/shm/taskd-<uid>". One is
+// passed over
 //  * when XDG_RUNTIME_DIR is empty or not absolute (as the XDG specification has it);
 //  * when the folder that "taskd" goes into is missing or breaks the rule: after `sudo -E` it is another user's;
 //  * when "taskd" cannot be made in it (read-only);
+//  * when it is in /tmp or /dev/shm, and others may write to that, which has no sticky bit (a container's volume);
 //  * when it is longer than kMaxRuntimeDirBytes: the sockets below it would have no valid address.
-// What exists and breaks the rule further down is an error, and so is a /tmp that others may write to without the
-// sticky bit. INVALID_ARGUMENT as above, also for `below` with "..".
+// What exists and breaks the rule further down is an error. INVALID_ARGUMENT as above, also for `below` with ".."; if all
+// are passed over, for what is wrong with /tmp.
 absl::StatusOr<std::string> RuntimeDir(const std::string& below = "");
 
 // Room for "/run-<pid>/proxy.sock" in the 107 bytes of a UNIX socket's path.

@@ -22,7 +22,6 @@ using ::testing::HasSubstr;
 using testing::InOwnMounts;
 using testing::kStranger;
 using testing::kVictim;
-using ::testing::StartsWith;
 
 // Its folder is XDG_RUNTIME_DIR as well.
 class RuntimeDirTest : public ::testing::Test {
@@ -250,11 +249,19 @@ TEST_F(RuntimeDirTest, StrangersFolderInTmpIsRefused) {
   }));
 }
 
-TEST_F(RuntimeDirTest, TmpWithoutStickyBitIsRefused) {
+TEST_F(RuntimeDirTest, PassesOverATmpWithoutStickyBit) {
   if (geteuid() != 0) GTEST_SKIP() << "root only";
-  EXPECT_TRUE(InOwnMounts([] {
-    return chmod("/tmp", 0777) == 0 && absl::StrContains(RuntimeDir().status().message(), "sticky") &&
-           !MakeFreshDir().ok();
+  const auto volumes = [](const char* shared_memory) {
+    return chmod("/tmp", 0777) == 0 && mount("none", "/dev/shm", "tmpfs", 0, shared_memory) == 0;
+  };
+  EXPECT_TRUE(InOwnMounts([&] {
+    return volumes("mode=1777") && *RuntimeDir() == "/dev/shm/taskd-0" && !std::filesystem::exists("/tmp/taskd-0") &&
+           RuntimeDirCandidates() == std::vector<std::string>{"/dev/shm/taskd-0"} &&
+           absl::StartsWith(*MakeFreshDir(), "/dev/shm/taskd-new-");
+  }));
+  EXPECT_TRUE(InOwnMounts([&] {
+    return volumes("mode=777") && absl::StrContains(RuntimeDir().status().message(), "'chmod +t /tmp'") &&
+           absl::StrContains(MakeFreshDir().status().message(), "'chmod +t /tmp'") && RuntimeDirCandidates().empty();
   }));
   // Who names a path there has chosen so: a volume of a container.
   EXPECT_TRUE(InOwnMounts(
@@ -264,7 +271,7 @@ TEST_F(RuntimeDirTest, TmpWithoutStickyBitIsRefused) {
 TEST_F(RuntimeDirTest, FreshFoldersAreThisUsersAlone) {
   absl::StatusOr<std::string> dir = MakeFreshDir();
   ASSERT_TRUE(dir.ok()) << dir.status();
-  EXPECT_THAT(*dir, StartsWith("/tmp/taskd-"));
+  EXPECT_THAT(*dir, HasSubstr("/taskd-new-"));
   EXPECT_EQ(Mode(*dir), 0700u);
   EXPECT_TRUE(OpenOwnDir(*dir, false).ok());
   std::filesystem::remove(*dir);

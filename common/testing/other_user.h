@@ -1,5 +1,5 @@
-// Runs code of a test as another user, or with a /tmp and a /run of its own: in a child process, so that neither the
-// test nor the machine changes. For root only: others skip.
+// Runs code of a test as another user, or with a /tmp, a /run and a /dev/shm of its own: in a child process, so that
+// neither the test nor the machine changes. For root only: others skip.
 #pragma once
 
 #include <sched.h>
@@ -27,14 +27,14 @@ inline bool AsUser(uid_t uid, const std::function<bool()>& body) {
   return child > 0 && waitpid(child, &status, 0) == child && WIFEXITED(status) && WEXITSTATUS(status) == 0;
 }
 
-// Whether `body` returned true in a child (of root) that has an empty /tmp and /run, and no XDG_RUNTIME_DIR.
+// Whether `body` returned true in a child (of root) that has an empty /tmp, /run and /dev/shm, and no XDG_RUNTIME_DIR.
 inline bool InOwnMounts(const std::function<bool()>& body) {
   return AsUser(0, [&] {
     unsetenv("XDG_RUNTIME_DIR");
     umask(022);
     return unshare(CLONE_NEWNS) == 0 && mount(nullptr, "/", nullptr, MS_REC | MS_PRIVATE, nullptr) == 0 &&
            mount("none", "/tmp", "tmpfs", 0, "mode=1777") == 0 && mount("none", "/run", "tmpfs", 0, "mode=755") == 0 &&
-           mkdir("/run/user", 0755) == 0 && body();
+           mount("none", "/dev/shm", "tmpfs", 0, "mode=1777") == 0 && mkdir("/run/user", 0755) == 0 && body();
   });
 }
 
