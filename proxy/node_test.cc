@@ -397,7 +397,6 @@ TEST_F(NodeTest, AProcessCannotRenameTheSegmentOfAnother) {
 }
 
 TEST_F(NodeTest, ARestartedRankReplacesTheOldOneAndLosesNothingOfIt) {
-  node_.Start();
   node_.SetWanted({kStepOnly, 1});
   FakeSegment old_life;
   FakeSegment new_life;
@@ -411,6 +410,7 @@ TEST_F(NodeTest, ARestartedRankReplacesTheOldOneAndLosesNothingOfIt) {
   ASSERT_TRUE(node_.Attach(HelloOf(0), new_life.Fd()).ok()) << "the end of its connection was not read yet";
   EXPECT_EQ(old_life.header().gate, 0u);
   EXPECT_NE(new_life.header().gate, 0u);
+  node_.Start();
   EXPECT_TRUE(WaitUntil([&] { return Text(0).find("of the old life") != std::string::npos; }));
   node_.Detach(*old_token);
   EXPECT_TRUE(Report(0).attached);
