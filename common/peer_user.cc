@@ -70,18 +70,35 @@ struct Asked {
   std::optional<uid_t> user;
 };
 
-// sock_diag(7): one socket is looked up, however many there are.
-Asked AskNetlink(const End& local, const End& remote) {
+struct alignas(nlmsghdr) DiagBuffer {
+  char bytes[4096];
+};
+
+// sock_diag(7): looks up one socket, however many there are. Returns the kernel's answer, which lies in `buffer`; null: it
+// could not be asked.
+template <typename Request>
+const nlmsghdr* AskSockDiag(const Request& request, DiagBuffer& buffer) {
   struct {
     nlmsghdr header;
-    inet_diag_req_v2 request;
+    Request request;
   } message{};
   message.header.nlmsg_len = sizeof(message);
   message.header.nlmsg_type = SOCK_DIAG_BY_FAMILY;
   message.header.nlmsg_flags = NLM_F_REQUEST;
-  message.request.sdiag_family = local.is_v4() ? AF_INET : AF_INET6;
-  message.request.sdiag_protocol = IPPROTO_TCP;
-  inet_diag_sockid& id = message.request.id;
+  message.request = request;
+  const UniqueFd netlink(socket(AF_NETLINK, SOCK_DGRAM | SOCK_CLOEXEC, NETLINK_SOCK_DIAG));
+  if (netlink.get() < 0 || send(netlink.get(), &message, sizeof(message), 0) != sizeof(message)) return nullptr;
+  // The kernel answers within send().
+  const ssize_t size = recv(netlink.get(), buffer.bytes, sizeof(buffer.bytes), MSG_DONTWAIT);
+  const auto* header = reinterpret_cast<const nlmsghdr*>(buffer.bytes);
+  return size >= 0 && NLMSG_OK(header, static_cast<size_t>(size)) ? header : nullptr;
+}
+
+Asked AskNetlink(const End& local, const End& remote) {
+  inet_diag_req_v2 request{};
+  request.sdiag_family = local.is_v4() ? AF_INET : AF_INET6;
+  request.sdiag_protocol = IPPROTO_TCP;
+  inet_diag_sockid& id = request.id;
   id.idiag_sport = htons(local.port);
   id.idiag_dport = htons(remote.port);
   id.idiag_cookie[0] = id.idiag_cookie[1] = INET_DIAG_NOCOOKIE;
@@ -90,13 +107,9 @@ Asked AskNetlink(const End& local, const End& remote) {
     id.idiag_src[word - first] = local.v6[word];
     id.idiag_dst[word - first] = remote.v6[word];
   }
-
-  const UniqueFd netlink(socket(AF_NETLINK, SOCK_DGRAM | SOCK_CLOEXEC, NETLINK_SOCK_DIAG));
-  if (netlink.get() < 0 || send(netlink.get(), &message, sizeof(message), 0) != sizeof(message)) return {};
-  alignas(nlmsghdr) char answer[4096];
-  const ssize_t size = recv(netlink.get(), answer, sizeof(answer), MSG_DONTWAIT);  // the kernel answers within send()
-  const auto* header = reinterpret_cast<const nlmsghdr*>(answer);
-  if (size < 0 || !NLMSG_OK(header, static_cast<size_t>(size))) return {};
+  DiagBuffer buffer;
+  const nlmsghdr* header = AskSockDiag(request, buffer);
+  if (header == nullptr) return {};
   if (header->nlmsg_type == NLMSG_ERROR && header->nlmsg_len >= NLMSG_LENGTH(sizeof(nlmsgerr))) {
     // No such socket; but a kernel without this service answers the same.
     const auto* error = static_cast<const nlmsgerr*>(NLMSG_DATA(header));
@@ -109,38 +122,27 @@ Asked AskNetlink(const End& local, const End& remote) {
   return {.answered = true, .user = found->idiag_uid};
 }
 
-// Where it is a stream socket with that name. By bytes: in /proc/net/unix a name may have line breaks, and look like lines.
+// Returns the socket's user if it is a stream socket with that name. Names are compared by bytes: a name may contain line
+// breaks, and then look like several lines of /proc/net/unix.
 std::optional<uid_t> UserOfUnixSocket(uint32_t inode, std::string_view abstract_name) {
-  struct {
-    nlmsghdr header;
-    unix_diag_req request;
-  } message{};
-  message.header.nlmsg_len = sizeof(message);
-  message.header.nlmsg_type = SOCK_DIAG_BY_FAMILY;
-  message.header.nlmsg_flags = NLM_F_REQUEST;
-  message.request.sdiag_family = AF_UNIX;
-  message.request.udiag_states = ~0U;
-  message.request.udiag_ino = inode;
-  message.request.udiag_show = UDIAG_SHOW_NAME | UDIAG_SHOW_UID;
-  message.request.udiag_cookie[0] = message.request.udiag_cookie[1] = INET_DIAG_NOCOOKIE;
-
-  const UniqueFd netlink(socket(AF_NETLINK, SOCK_DGRAM | SOCK_CLOEXEC, NETLINK_SOCK_DIAG));
-  if (netlink.get() < 0 || send(netlink.get(), &message, sizeof(message), 0) != sizeof(message)) return std::nullopt;
-  alignas(nlmsghdr) char answer[4096];
-  const ssize_t size = recv(netlink.get(), answer, sizeof(answer), MSG_DONTWAIT);
-  const auto* header = reinterpret_cast<const nlmsghdr*>(answer);
-  if (size < 0 || !NLMSG_OK(header, static_cast<size_t>(size)) || header->nlmsg_type != SOCK_DIAG_BY_FAMILY) {
-    return std::nullopt;
-  }
+  unix_diag_req request{};
+  request.sdiag_family = AF_UNIX;
+  request.udiag_states = ~0U;
+  request.udiag_ino = inode;
+  request.udiag_show = UDIAG_SHOW_NAME | UDIAG_SHOW_UID;
+  request.udiag_cookie[0] = request.udiag_cookie[1] = INET_DIAG_NOCOOKIE;
+  DiagBuffer buffer;
+  const nlmsghdr* header = AskSockDiag(request, buffer);
+  if (header == nullptr || header->nlmsg_type != SOCK_DIAG_BY_FAMILY) return std::nullopt;
   const auto* found = static_cast<const unix_diag_msg*>(NLMSG_DATA(header));
   if (header->nlmsg_len < NLMSG_LENGTH(sizeof(unix_diag_msg)) || found->udiag_type != SOCK_STREAM) return std::nullopt;
   std::optional<uid_t> user;
   bool has_name = false;
   size_t at = NLMSG_LENGTH(sizeof(unix_diag_msg));
   while (at + sizeof(nlattr) <= header->nlmsg_len) {
-    const auto* attribute = reinterpret_cast<const nlattr*>(answer + at);
+    const auto* attribute = reinterpret_cast<const nlattr*>(buffer.bytes + at);
     if (attribute->nla_len < sizeof(nlattr) || at + attribute->nla_len > header->nlmsg_len) break;
-    const std::string_view value(answer + at + sizeof(nlattr), attribute->nla_len - sizeof(nlattr));
+    const std::string_view value(buffer.bytes + at + sizeof(nlattr), attribute->nla_len - sizeof(nlattr));
     if (attribute->nla_type == UNIX_DIAG_NAME) {
       has_name = value.starts_with('\0') && value.substr(1) == abstract_name;
     } else if (attribute->nla_type == UNIX_DIAG_UID && value.size() == sizeof(uint32_t)) {
