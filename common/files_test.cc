@@ -168,22 +168,31 @@ TEST_F(FilesTest, ALogIsNotAppendedToAnotherUsersFile) {
   EXPECT_EQ(LogFile(folder_, "a.log").Write("mine\n"), absl::OkStatus()) << "nobody else could have put it there";
 }
 
-// A blocking pipe whose reader is slow, and a timer whose signals interrupt the calls.
+int ticks[2];  // a pipe: a byte for each signal
+
+// The pipe's reader takes a piece for each signal, so the writer is interrupted again and again while it is blocked.
 TEST(WriteAllTest, GoesOnAfterASignalAndAShortWrite) {
   int ends[2];
   ASSERT_EQ(pipe(ends), 0);
-  const std::string text(1 << 20, 'x');
+  ASSERT_EQ(pipe(ticks), 0);
+  const std::string text(1 << 18, 'x');
   const pid_t reader = fork();
   if (reader == 0) {
     close(ends[1]);
+    close(ticks[1]);
     size_t sum = 0;
     char piece[4096];
-    for (ssize_t got; (got = read(ends[0], piece, sizeof(piece))) > 0; sum += static_cast<size_t>(got)) usleep(200);
+    ssize_t got = 0;
+    do {
+      got = read(ticks[0], piece, 1);  // 0: all is written
+      got = read(ends[0], piece, sizeof(piece));
+      sum += static_cast<size_t>(got);
+    } while (got > 0);
     _exit(sum == text.size() ? 0 : 1);
   }
   close(ends[0]);
   struct sigaction handler = {}, before;
-  handler.sa_handler = [](int) {};  // without SA_RESTART
+  handler.sa_handler = [](int) { static_cast<void>(!write(ticks[1], "x", 1)); };  // without SA_RESTART
   ASSERT_EQ(sigaction(SIGALRM, &handler, &before), 0);
   const itimerval often = {{0, 1000}, {0, 1000}}, never = {};
   setitimer(ITIMER_REAL, &often, nullptr);
@@ -191,8 +200,10 @@ TEST(WriteAllTest, GoesOnAfterASignalAndAShortWrite) {
   setitimer(ITIMER_REAL, &never, nullptr);
   sigaction(SIGALRM, &before, nullptr);
   close(ends[1]);
+  close(ticks[1]);
   int status = 0;
   ASSERT_EQ(waitpid(reader, &status, 0), reader);
+  close(ticks[0]);
   EXPECT_EQ(error, 0);
   EXPECT_EQ(status, 0);
 }
