@@ -19,7 +19,6 @@ tests/check_docs.py [--root FOLDER]     exit 1 with a line for each thing that i
 What has happened (CHANGELOG.md) is not checked, and neither are other blocks of code.
 """
 
-import argparse
 import glob
 import itertools
 import os
@@ -27,6 +26,7 @@ import re
 import sys
 
 import check_layers
+import checker
 
 FOLDERS = {folder.split("/")[0] for folder in check_layers.ALLOWED} | {"cmake", "deploy", "docs", "tests"}
 CODE_BLOCK = re.compile(r"^```.*?^```", re.M | re.S)
@@ -57,7 +57,7 @@ ELSEWHERE = {
 
 def markdown_files(root):
     for folder, folders, names in os.walk(root):
-        folders[:] = sorted(f for f in folders if f not in ("build", ".git"))
+        folders[:] = sorted(f for f in folders if f not in ("build", ".git", ".pytest_cache"))
         for name in sorted(names):
             if name.endswith(".md") and name != "CHANGELOG.md":
                 yield os.path.relpath(os.path.join(folder, name), root)
@@ -289,13 +289,5 @@ def check(root):
     return problems + list(arrows_problems(root))
 
 
-def main():
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--root", default=os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
-    problems = check(parser.parse_args().root)
-    print("\n".join(problems) if problems else "the documents speak of what is there")
-    return 1 if problems else 0
-
-
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(checker.main(__doc__, check, "the documents speak of what is there"))

@@ -15,11 +15,12 @@ rules of its own (worker_sdk/src): there only a file that is made without O_EXCL
 
 tests/check_files.py [--root FOLDER]     exit 1 with a line for each
 """
-import argparse
 import ast
 import os
 import re
 import sys
+
+import checker
 
 SKIPPED = {"build", "node_modules", "__pycache__", "tests", "bench", "testing", "deploy", "cmake"}
 HELPERS = {"common/files.cc", "common/runtime_dir.cc", "proxy/folder.cc", "worker_sdk/python/taskd/python/utils/files.py"}
@@ -120,34 +121,16 @@ def is_product(path):
     return path.endswith((".cc", ".c", ".h", ".py")) and not re.search(r"_test\.\w+$|^test_", name) and path not in HELPERS
 
 
+def rules_of(path):
+    if not is_product(path):
+        return None
+    helper = "taskd/python/utils/files.py" if path.endswith(".py") else "common/files.h"
+    return lambda text: ((number, f"{why}: use {helper}") for number, why in problems_of(path, text))
+
+
 def check(root, exceptions=None):
-    exceptions = EXCEPTIONS if exceptions is None else exceptions
-    problems, unused = [], set(exceptions)
-    for folder, folders, names in os.walk(root):
-        folders[:] = sorted(f for f in folders if f not in SKIPPED and not f.startswith("."))
-        for name in sorted(names):
-            path = os.path.relpath(os.path.join(folder, name), root)
-            if not is_product(path):
-                continue
-            with open(os.path.join(root, path), encoding="utf-8") as file:
-                text = file.read()
-            lines = text.splitlines()
-            for line, why in sorted(set(problems_of(path, text))):
-                found = {one for one in exceptions if one[0] == path and one[1] in lines[line - 1]}
-                unused -= found
-                if not found:
-                    problems.append(f"{path}:{line}: {why}: use common/files.h" if not path.endswith(".py") else
-                                    f"{path}:{line}: {why}: use taskd/python/utils/files.py")
-    return problems + [f"{path}: no line with {text!r} is refused: the table need not allow it" for path, text in sorted(unused)]
-
-
-def main():
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--root", default=os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
-    problems = check(parser.parse_args().root)
-    print("\n".join(problems) if problems else "every file is opened by the helpers")
-    return 1 if problems else 0
+    return checker.refused(root, SKIPPED, rules_of, EXCEPTIONS if exceptions is None else exceptions)
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(checker.main(__doc__, check, "every file is opened by the helpers"))

@@ -4,11 +4,11 @@ makes use of what the table allows, or where a file's namespace is not its folde
 
 tests/check_layers.py [--root FOLDER]     exit 1 with a line for each include, namespace or arrow that may not be
 """
-
-import argparse
 import os
 import re
 import sys
+
+import checker
 
 # Folder -> folders that it may include, besides itself and what is below it. A folder that is not here belongs to the
 # one above it. The ring's layout and the C API (worker_sdk/include, written <taskd/...> or "taskd/...") are everybody's.
@@ -131,13 +131,5 @@ def check(root):
     return problems + [f"{own} does not use {other}: the table need not allow it" for own, other in sorted(unused)]
 
 
-def main():
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--root", default=os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
-    problems = check(parser.parse_args().root)
-    print("\n".join(problems) if problems else "every include and every namespace follows the table, and the table has no more than that")
-    return 1 if problems else 0
-
-
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(checker.main(__doc__, check, "every include and every namespace follows the table, and the table has no more than that"))

@@ -21,11 +21,11 @@ strings, as the ranks of a test, is not looked at; nor is a port that is closed 
 
 tests/check_waits.py [--root FOLDER]     exit 1 with a line for each wait and count that is refused
 """
-import argparse
 import ast
-import os
 import re
 import sys
+
+import checker
 
 PYTHON_FOLDERS = ("tests", "deploy/quickstart")
 PYTHON_HELPER = "tests/lib/deadlines.py"
@@ -138,37 +138,15 @@ def is_python_test(path):
     return path.endswith(".py") and path != PYTHON_HELPER and path.startswith(tuple(folder + "/" for folder in PYTHON_FOLDERS))
 
 
+def rules_of(path):
+    if is_python_test(path):
+        return python_problems
+    return cpp_problems if IS_CPP_TEST.search(path) and path != CPP_HELPER else None
+
+
 def check(root, exceptions=None):
-    exceptions = EXCEPTIONS if exceptions is None else exceptions
-    problems, unused = [], set(exceptions)
-    for folder, folders, names in os.walk(root):
-        folders[:] = sorted(f for f in folders if f not in SKIPPED and not f.startswith("."))
-        for name in sorted(names):
-            path = os.path.relpath(os.path.join(folder, name), root)
-            if is_python_test(path):
-                find = python_problems
-            elif IS_CPP_TEST.search(path) and path != CPP_HELPER:
-                find = cpp_problems
-            else:
-                continue
-            with open(os.path.join(root, path), encoding="utf-8") as file:
-                text = file.read()
-            lines = text.splitlines()
-            for line, why in sorted(set(find(text))):
-                found = {one for one in exceptions if one[0] == path and one[1] in lines[line - 1]}
-                unused -= found
-                if not found:
-                    problems.append(f"{path}:{line}: {why}")
-    return problems + [f"{path}: no line with {text!r} is refused: the table need not allow it" for path, text in sorted(unused)]
-
-
-def main():
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--root", default=os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
-    problems = check(parser.parse_args().root)
-    print("\n".join(problems) if problems else "every test waits by the shared deadlines, and none counts log lines")
-    return 1 if problems else 0
+    return checker.refused(root, SKIPPED, rules_of, EXCEPTIONS if exceptions is None else exceptions)
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(checker.main(__doc__, check, "every test waits by the shared deadlines, and none counts log lines"))
