@@ -59,7 +59,7 @@ int DescriptorOf(const std::string& path) {
   return -1;
 }
 
-// What has the name, seen through a link. `mode`: of the file that takes its place, where it is to have a certain one.
+// What the path names, after a link is followed. `mode`: the mode of the file that replaces it; none: the umask decides.
 struct Found {
   bool is_regular = true;  // or there is nothing yet
   std::optional<mode_t> mode = {};
@@ -79,7 +79,7 @@ absl::StatusOr<Found> Look(const std::string& path) {
     }
     if (::stat(path.c_str(), &target) != 0) {
       if (errno != ENOENT) return Refused(path, std::strerror(errno));
-      return Found{.mode = 0600};  // nobody knows who may read what it was to point to
+      return Found{.mode = 0600};  // the link's target does not exist, so its readers are unknown
     }
   }
   if (S_ISDIR(target.st_mode)) return Refused(path, std::strerror(EISDIR));

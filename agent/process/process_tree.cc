@@ -7,7 +7,6 @@
 #include <array>
 #include <cstdio>
 #include <filesystem>
-#include <fstream>
 #include <map>
 #include <memory>
 #include <string>
@@ -17,6 +16,7 @@
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
+#include "common/files.h"
 #include "common/unique_fd.h"
 
 namespace taskd::process {
@@ -81,8 +81,8 @@ std::vector<ProcessInfo> Descendants(pid_t of, const std::set<pid_t>& except) {
 
 std::optional<uid_t> UserOf(pid_t pid) {
   // Not the owner of /proc/PID: it is root for a process that has changed its user without exec.
-  std::ifstream status(absl::StrCat("/proc/", pid, "/status"));
-  for (std::string line; std::getline(status, line);) {
+  const std::string status = ReadSystemFile(absl::StrCat("/proc/", pid, "/status"));
+  for (const absl::string_view line : absl::StrSplit(status, '\n')) {
     if (!absl::StartsWith(line, "Uid:")) continue;
     const std::vector<std::string> ids = absl::StrSplit(line, absl::ByAnyChar("\t "), absl::SkipEmpty());
     uid_t user = 0;

@@ -66,7 +66,8 @@ class WorkerGroup {
   // SIGTERM (`first_signal`) to each rank's process alone: its data loaders live while it saves. Once it has ended, what
   // is left of its process group gets the signal, as the program behind a shell script. SIGKILL to all after the grace;
   // then to the processes that they left behind.
-  // What ranks that ended with 0 have left behind has a moment to end by itself first: on_left_behind.
+  // If all ranks ended with 0, the processes that they left behind first get a moment to end by themselves
+  // (on_left_behind).
   // Without ranks: on_stopped comes soon all the same. A second call with SIGKILL shortens the grace.
   virtual void Stop(int first_signal) = 0;
 };

@@ -33,8 +33,6 @@ int CountEntries(const fs::path& folder) {
   return count;
 }
 
-std::string FirstLine(const fs::path& path) { return FirstLineOfSystemFile(path); }
-
 // Render nodes of GPUs that compute. Graphics of the board and of virtual machines have them, too: what is Intel's at the place
 // of a processor's own graphics (00:02.0), and what is of another maker than AMD and Intel. Of a device that sysfs
 // does not describe nothing is known but that it was given to this container.
@@ -45,7 +43,7 @@ int CountRenderNodes(const std::string& root) {
     const std::string name = entry->path().filename().string();
     if (!name.starts_with("renderD")) continue;
     const fs::path device = fs::path(root + "sys/class/drm") / name / "device";
-    const std::string vendor = FirstLine(device / "vendor");
+    const std::string vendor = FirstLineOfSystemFile(device / "vendor");
     std::error_code unknown;
     const std::string slot = fs::canonical(device, unknown).filename().string();
     const bool is_intel = vendor == "0x8086", is_of_processor = is_intel && slot.ends_with(":00:02.0");

@@ -331,8 +331,8 @@ void Launcher::ServeRoot() {
   store_.ServeRoot(std::move(with), std::move(callbacks), /*peers_prove=*/given);
 }
 
-// The job's, whose address every node gets at the Start. Once this node has joined: until then nobody is served but those
-// who were faster.
+// Starts the job's manager; every node gets its address in its Assignment. This node has joined before: the start takes
+// seconds, in which only other launchers could join.
 void Launcher::StartManager() {
   const std::string manager = observer_.StartManager();
   SpareOthers();

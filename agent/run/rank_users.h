@@ -1,4 +1,4 @@
-// Whom ranks run as: a launcher of root's may start them by setpriv, one of anybody's by sudo.
+// The users that ranks run as: root's launcher may start ranks by setpriv, any user's launcher by sudo.
 #pragma once
 
 #include <sys/types.h>
@@ -11,8 +11,8 @@
 
 namespace taskd::run {
 
-// To look costs as much as the machine has processes, and whoever connects makes us look: so once for a user within
-// kAgainNs, and kMostLooks times within it for all of them. Not thread safe.
+// A look reads /proc for every process of the machine, and any connection can cause one. So each user causes one look
+// within kAgainNs, and all users together cause at most kMostLooks. Not thread safe.
 class RankUsers {
  public:
   static constexpr int64_t kAgainNs = 250'000'000;

@@ -189,11 +189,11 @@ std::vector<Rendezvous::Member> Rendezvous::Candidates() {
   for (auto& [peer, connection] : connections_) {
     if (connection.node && !connection.node->leaving) candidates.emplace_back(peer, &*connection.node);
   }
-  const int nobody = std::numeric_limits<int>::max();
+  const int last = std::numeric_limits<int>::max();
   auto place = [&](const Node& node) {
     if (fixed_ranks()) return std::make_tuple(0, node.info.node_rank, 0, int64_t{0});
-    return std::make_tuple(node.hosts_store ? 0 : 1, node.group_rank < 0 ? nobody : node.group_rank,
-                           node.info.node_rank < 0 ? nobody : node.info.node_rank, node.arrival);
+    return std::make_tuple(node.hosts_store ? 0 : 1, node.group_rank < 0 ? last : node.group_rank,
+                           node.info.node_rank < 0 ? last : node.info.node_rank, node.arrival);
   };
   std::sort(candidates.begin(), candidates.end(),
             [&](const auto& a, const auto& b) { return place(*a.second) < place(*b.second); });

@@ -51,7 +51,7 @@ class Rendezvous {
     std::string run_id;
     std::string version;
     std::string secret;           // of the job; goes into each Assignment
-    std::string nonce;            // node 0, whose launcher hosts the store, is who brings it; empty: nobody is
+    std::string nonce;            // the launcher that joins with it hosts the store and is node 0; empty: there is none
     std::string manager;          // goes into each Assignment
     bool awaits_manager = false;  // nobody starts before SetManager() has said whether there is one
     int min_nodes = 1;
