@@ -71,8 +71,7 @@ def daemons(jobs, kind):
 
 
 def run_folders(nodes):
-    places = [os.path.join(base, "taskd") for base in (os.environ.get("XDG_RUNTIME_DIR"), f"/run/user/{os.geteuid()}") if base]
-    folders = [f"{place}/run-{node.pid}" for place in (*places, f"/tmp/taskd-{os.geteuid()}") for node in nodes]
+    folders = [f"{place}/run-{node.pid}" for place in harness.runtime_dirs() for node in nodes]
     return [folder for folder in folders if os.path.isdir(folder)]
 
 

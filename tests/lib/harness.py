@@ -93,7 +93,7 @@ def runtime_dirs(environment=None):
     """The folders in which a user's managers may leave their job files."""
     named = (environment or os.environ).get("XDG_RUNTIME_DIR")
     uid = os.geteuid()
-    return ([os.path.join(named, "taskd")] if named else []) + [f"/run/user/{uid}/taskd", f"/tmp/taskd-{uid}"]
+    return ([os.path.join(named, "taskd")] if named else []) + [f"/run/user/{uid}/taskd", f"/tmp/taskd-{uid}", f"/dev/shm/taskd-{uid}"]
 
 
 def job_secret(pid, environment=None):
