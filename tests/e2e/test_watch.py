@@ -37,9 +37,12 @@ class Terminal:
 
     def screen(self):
         """The lines of the newest drawing, without colors; empty before the first."""
+        return re.sub(r"\x1b\[[0-9;]*[mKJ]", "", self.drawing()).replace("\r", "").split("\n") if self.drawing() else []
+
+    def drawing(self):
+        """The newest drawing that came whole."""
         drawings = self.read().split("\x1b[H")
-        whole = [drawing for drawing in drawings[1:] if drawing.endswith("\x1b[K\x1b[J")]
-        return re.sub(r"\x1b\[[0-9;]*[mKJ]", "", whole[-1]).replace("\r", "").split("\n") if whole else []
+        return next((drawing for drawing in drawings[:0:-1] if drawing.endswith("\x1b[K\x1b[J")), "")
 
     def wait_screen(self, *parts):
         return wait_until(lambda: (found := self.screen()) and all(part in "\n".join(found) for part in parts) and found,
@@ -85,8 +88,7 @@ def test_a_slow_rank_is_named_and_seen(manager, terminal):
     assert screen[0].startswith("slow: rank 7")
     assert len(screen) <= ROWS and max(map(len, screen)) <= COLUMNS
     # A row holds two of the 16 ranks; the largest of them is drawn, and told from the others by its grey.
-    last = shown.output.decode().split("\x1b[H")[-1]
-    row = {int(found[1]): found[2] for found in re.finditer(r"^ +(\d+)-\d+ (\x1b.*)", last, re.M)}
+    row = {int(found[1]): found[2] for found in re.finditer(r"^ +(\d+)-\d+ (\x1b.*)", shown.drawing(), re.M)}
     assert sorted(row) == [0, 2, 4, 6, 8, 10, 12, 14], row
     greys = {first: set(re.findall(r"48;5;(\d+)m", cells)) for first, cells in row.items()}
     assert {"248"} <= greys[6] and all("248" not in seen for first, seen in greys.items() if first != 6), greys

@@ -48,8 +48,12 @@ def recording(manager):
 
 
 @pytest.fixture
-def proxy(stage, manager):
-    return stage.proxy(manager)
+def proxy(stage, manager, request):
+    """With `recording`: the proxy knows of it, however soon a test ends its ranks and it."""
+    proxy = stage.proxy(manager)
+    if "recording" in request.fixturenames:
+        harness.wait_until(proxy.knows_what_is_on, "the proxy knows what is switched on")
+    return proxy
 
 
 @pytest.fixture

@@ -315,6 +315,10 @@ class Proxy(Process):
                 return probe.connect_ex(self.socket) == 0
         wait_until(accepts, f"{self.name} accepts ranks at {self.socket}")
 
+    def knows_what_is_on(self):
+        with open(f"{self.socket}.state", encoding="utf-8") as state:
+            return "wanted" in json.load(state)
+
     @property
     def task_dir(self):
         return os.path.join(self.profiling_dir, self.task)
