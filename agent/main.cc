@@ -29,29 +29,30 @@ const commands::CommandGroup kGroups[] = {
     {"rdma", "NCCL over the RDMA network of whole machines"},
 };
 
+// In the order of use: --help shows them so.
 const commands::CommandEntry kCommands[] = {
-    {"manager", "the job's manager, in the foreground", commands::MakeManagerCommand},
-    {"proxy", "the node's proxy, in the foreground", commands::MakeProxyCommand},
     {"run", "launch and supervise the ranks of this node, with torchrun's command line", nullptr,
      commands::RunRunCommand},
-    {"rsh", "run a command on another node of the job: what mpirun calls in ssh's place", nullptr,
-     modes::RunRshCommand},
-    {"store", "a TCPStore server for PyTorch's clients, or a tier of one, in the foreground",
-     commands::MakeStoreCommand},
     {"switch", "switch marks on or off and print each rank's answer", commands::MakeSwitchCommand},
     {"status", "nodes, ranks, switch state, marks written and lost, overhead", commands::MakeStatusCommand},
     {"diagnose", "who is slow, since when, why, and what it costs", commands::MakeDiagnoseCommand},
-    {"goodput", "where the job's time went, and what each interruption cost", commands::MakeGoodputCommand},
-    {"ui", "the address of the page that shows the job in a browser", commands::MakeUiCommand},
-    {"token", "what lets a browser or a scraper in, without the job's secret", commands::MakeTokenCommand},
     {"report", "the job on one page, as an HTML file that opens anywhere", commands::MakeReportCommand},
+    {"ui", "the address of the page that shows the job in a browser", commands::MakeUiCommand},
+    {"goodput", "where the job's time went, and what each interruption cost", commands::MakeGoodputCommand},
     {"trace", "marks as a timeline that Perfetto and chrome://tracing open", commands::MakeTraceCommand},
-    {"simulate", "a synthetic job's marks with faults, as files or towards a manager", commands::MakeSimulateCommand},
+    {"token", "what lets a browser or a scraper in, without the job's secret", commands::MakeTokenCommand},
+    {"manager", "the job's manager, in the foreground", commands::MakeManagerCommand},
+    {"proxy", "the node's proxy, in the foreground", commands::MakeProxyCommand},
+    {"store", "a TCPStore server for PyTorch's clients, or a tier of one, in the foreground",
+     commands::MakeStoreCommand},
+    {"rsh", "run a command on another node of the job: what mpirun calls in ssh's place", nullptr,
+     modes::RunRshCommand},
+    {"route", "plan the order of a job's nodes from its rank table and a topology", commands::MakeRouteCommand},
     {"ranktable check", "print the rules that a rank table breaks", commands::MakeRankTableCheckCommand},
     {"rdma env", "print NCCL's variables, if NODE_LIST and this machine's devices are made for them",
      commands::MakeRdmaEnvironmentCommand},
     {"rdma check", "what NCCL's log says about the way between nodes", commands::MakeRdmaCheckCommand},
-    {"route", "plan the order of a job's nodes from its rank table and a topology", commands::MakeRouteCommand},
+    {"simulate", "a synthetic job's marks with faults, as files or towards a manager", commands::MakeSimulateCommand},
 };
 
 // A link of that name to this program is `taskd run`.

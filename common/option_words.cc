@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cstddef>
+#include <numeric>
 #include <utility>
 
 #include "absl/strings/ascii.h"
@@ -40,7 +41,39 @@ std::vector<const OptionSpec*> BeginningWith(const OptionTable& table, const std
   return found;
 }
 
+// Levenshtein's: letters to insert, delete or replace.
+size_t DistanceOf(std::string_view a, std::string_view b) {
+  std::vector<size_t> row(b.size() + 1);
+  std::iota(row.begin(), row.end(), 0);
+  for (size_t i = 0; i < a.size(); ++i) {
+    size_t diagonal = std::exchange(row[0], i + 1);
+    for (size_t j = 0; j < b.size(); ++j) {
+      const size_t replaced = diagonal + (a[i] == b[j] ? 0 : 1);
+      diagonal = row[j + 1];
+      row[j + 1] = std::min({replaced, diagonal + 1, row[j] + 1});
+    }
+  }
+  return row.back();
+}
+
+OptionProblem Unknown(const OptionTable& table, const std::string& label) {
+  std::vector<std::string> names;
+  for (const OptionSpec& option : table.options) names.push_back(absl::StrCat("--", std::string(option.name)));
+  OptionProblem problem{OptionProblem::Kind::kUnknown, label, "", {}};
+  const std::string nearest = label.starts_with("--") ? NearestWord("--" + NameOf(label), names) : "";
+  if (!nearest.empty()) problem.others.push_back(nearest);
+  return problem;
+}
+
 }  // namespace
+
+std::string NearestWord(std::string_view word, std::span<const std::string> words) {
+  const auto distance = [&](const std::string& one) { return DistanceOf(word, one); };
+  const auto nearest = std::min_element(words.begin(), words.end(), [&](const std::string& a, const std::string& b) {
+    return distance(a) < distance(b);
+  });
+  return nearest != words.end() && 3 * distance(*nearest) <= nearest->size() ? *nearest : "";
+}
 
 const OptionSpec* FindOption(const OptionTable& table, std::string_view word) {
   if (!word.starts_with("--")) return nullptr;
@@ -128,7 +161,7 @@ absl::Status OptionWords::ReadLong(const std::string& word) {
     }
     if (!candidates.empty()) option = candidates.front();
   }
-  if (option == nullptr) return table_.refuse({OptionProblem::Kind::kUnknown, label, "", {}});
+  if (option == nullptr) return table_.refuse(Unknown(table_, label));
   std::optional<std::string> value;
   if (equals != std::string::npos) value = word.substr(equals + 1);
   return Take(*option, label, std::move(value));

@@ -45,7 +45,7 @@ struct OptionProblem {
   Kind kind = Kind::kUnknown;
   std::string label;  // as written, without the value
   std::string value;
-  std::vector<std::string> others;
+  std::vector<std::string> others;  // kUnknown: the option that the user may mean, if one is near
 };
 
 // Lives as long as what is read with it, as do the texts that it views.
@@ -59,6 +59,10 @@ struct OptionTable {
 
 // The option that `word` ("--wait_s=5") names, in full. nullptr: none.
 const OptionSpec* FindOption(const OptionTable& table, std::string_view word);
+
+// The word that `word` may be a slip of: the nearest one, if at most a third of its letters differ (Levenshtein's
+// distance). Empty: none is so near.
+std::string NearestWord(std::string_view word, std::span<const std::string> words);
 
 // 1, 0, true, false, in any case.
 std::optional<bool> ReadBool(std::string_view text);

@@ -37,6 +37,16 @@ std::string Error(const OptionTable& table, const std::vector<std::string>& word
   return std::string(status.message());
 }
 
+TEST(NearestWordTest, IsOneThatASlipMayHaveMeant) {
+  const std::vector<std::string> words = {"run", "status", "switch", "--watch"};
+  EXPECT_EQ(NearestWord("swich", words), "switch");
+  EXPECT_EQ(NearestWord("--wacth", words), "--watch");
+  EXPECT_EQ(NearestWord("runs", words), "run");
+  EXPECT_EQ(NearestWord("st", words), "");
+  EXPECT_EQ(NearestWord("", words), "");
+  EXPECT_EQ(NearestWord("run", {}), "");
+}
+
 TEST(OptionWords, Spellings) {
   for (const std::vector<std::string>& words :
        std::vector<std::vector<std::string>>{{"--wait-s", "3", "-mt2", "--tiers", "x", "--wait-s"},
@@ -88,10 +98,11 @@ TEST(OptionWords, Variables) {
 }
 
 TEST(OptionWords, Problems) {
-  EXPECT_EQ(Error(kTable, {"--wait", "3"}), "0 --wait  ");
+  EXPECT_EQ(Error(kTable, {"--wait", "3"}), "0 --wait  --wait-s");
   EXPECT_EQ(Error(kTable, {"-x"}), "0 -x  ");
   EXPECT_EQ(Error(kTable, {std::string("-\0", 2)}).substr(0, 3), "0 -");
   EXPECT_EQ(Error(kTable, {"--help=1"}), "0 --help  ");
+  EXPECT_EQ(Error(kTable, {"--tear=1"}), "0 --tear  --tee");
   EXPECT_EQ(Error(kTable, {"--module=1"}), "2 --module 1 ");
   EXPECT_EQ(Error(kTable, {"--wait_s"}), "3 --wait_s  ");
   EXPECT_EQ(Error(kTable, {"--wait-s", "--module"}), "3 --wait-s --module ");

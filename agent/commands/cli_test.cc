@@ -63,9 +63,22 @@ class CliTest : public ::testing::Test {
   fs::path folder_;
 };
 
+TEST_F(CliTest, HelpOfACommand) {
+  EXPECT_THAT(Run("help run").out, HasSubstr("--nproc-per-node"));
+  EXPECT_THAT(Run("help rdma check").out, HasSubstr("Usage: taskd rdma check"));
+  const std::string all = Run("help").out;
+  EXPECT_EQ(all, Run("--help").out);
+  EXPECT_LT(all.find("  run "), all.find("  rdma "));
+  EXPECT_THAT(Run("trace --help").out, HasSubstr("Env:TASKD_OUTPUT"));
+}
+
 TEST_F(CliTest, WrongUsageIsOneLineAndTwo) {
   ExpectWrongUsage("", "usage: taskd");
-  ExpectWrongUsage("mangaer", "'mangaer'");
+  ExpectWrongUsage("mangaer", "'mangaer' is no command: did you mean 'manager'?");
+  ExpectWrongUsage("x", "'x' is no command: taskd --help lists them");
+  ExpectWrongUsage("diagnose --wacth", "unknown option '--wacth': did you mean --watch?");
+  ExpectWrongUsage("diagnose --from", "--from: a value is missing");
+  ExpectWrongUsage("run --nnods 2 x.py", "unknown option '--nnods': did you mean --nnodes?");
   ExpectWrongUsage("--jobs", "'--jobs'");
   ExpectWrongUsage("manager --bogus", "--bogus");
   ExpectWrongUsage("manager --bogus=1", "--bogus=1");

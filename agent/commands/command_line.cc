@@ -10,12 +10,14 @@
 #include <utility>
 
 #include "absl/status/status.h"
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "absl/strings/str_split.h"
 #include "agent/process/exit_code.h"
 #include "common/flag_names.h"
 #include "common/log.h"
+#include "common/option_words.h"
 #include "common/printable.h"
 #include "proto/channel.h"
 
@@ -25,10 +27,10 @@ namespace {
 constexpr int kDone = 0;
 constexpr int kFailed = 1;
 
-// "--node-rank" -> "TASKD_NODE_RANK"
+// "-n,--node-rank" -> "TASKD_NODE_RANK"
 std::string EnvironmentName(const std::string& flag) {
   std::string name = "TASKD_";
-  for (char c : flag.substr(2)) name += c == '-' ? '_' : static_cast<char>(toupper(c));
+  for (char c : flag.substr(flag.find("--") + 2)) name += c == '-' ? '_' : static_cast<char>(toupper(c));
   return name;
 }
 
@@ -58,11 +60,23 @@ std::vector<std::string> FirstWords(std::span<const CommandEntry> commands) {
   return words;
 }
 
-// "a, b or c"
-std::string Either(std::vector<std::string> words) {
-  const std::string last = words.back();
-  words.pop_back();
-  return absl::StrCat(absl::StrJoin(words, ", "), " or ", last);
+// What is wrong with the words that CLI11 has refused, for the user.
+std::string Explain(const CLI::ParseError& error, const CLI::App& command) {
+  const std::string text = error.what();
+  if (error.get_exit_code() == static_cast<int>(CLI::ExitCodes::ArgumentMismatch) &&
+      absl::EndsWith(text, " missing")) {  // "--from: 1 required TEXT missing"
+    return absl::StrCat(text.substr(0, text.find(": ")), ": a value is missing");
+  }
+  if (error.get_exit_code() != static_cast<int>(CLI::ExitCodes::ExtrasError)) return text;
+  const std::vector<std::string> unknown = command.remaining(true);
+  if (unknown.empty()) return text;
+  const std::string word = unknown.front().substr(0, unknown.front().find('='));
+  std::vector<std::string> names;
+  for (const CLI::Option* option : command.get_options()) names.push_back(option->get_name());
+  const std::string nearest = NearestWord(word, names);
+  const std::string kind = absl::StartsWith(word, "-") ? "unknown option" : "unexpected argument";
+  return absl::StrCat(kind, " '", unknown.front(), "'",
+                      nearest.empty() ? "" : absl::StrCat(": did you mean ", nearest, "?"));
 }
 
 struct Parsed {
@@ -74,14 +88,16 @@ struct Parsed {
 std::deque<Parsed> AddCommands(std::span<const CommandEntry> commands, std::span<const CommandGroup> groups,
                                CLI::App* app) {
   std::map<std::string, CLI::App*> parents;
-  for (const CommandGroup& group : groups) {
-    CLI::App* parent = parents[group.name] = app->add_subcommand(group.name, group.help);
-    parent->require_subcommand(1);
-  }
   std::deque<Parsed> all;
   for (const CommandEntry& entry : commands) {
-    auto parent = parents.find(FirstWord(entry.name));
-    CLI::App* above = parent == parents.end() ? app : parent->second;
+    CLI::App* above = app;
+    const auto group = std::find_if(groups.begin(), groups.end(),
+                                    [&](const CommandGroup& one) { return one.name == FirstWord(entry.name); });
+    if (group != groups.end()) {
+      CLI::App*& parent = parents[group->name];
+      if (parent == nullptr) (parent = app->add_subcommand(group->name, group->help))->require_subcommand(1);
+      above = parent;
+    }
     Parsed& parsed = all.emplace_back();
     parsed.entry = &entry;
     parsed.app = above->add_subcommand(LastWord(entry.name), entry.help);
@@ -202,10 +218,15 @@ int RunCommandLine(std::span<const CommandEntry> commands, std::span<const Comma
               << std::endl;
     return process::kWrongUsage;
   }
-  const std::string first = argv[1];
+  std::vector<std::string> arguments(argv + 1, argv + argc);
+  if (arguments.front() == "help") {  // "help run" is "run --help"
+    arguments.erase(arguments.begin());
+    arguments.push_back("--help");
+  }
+  const std::string first = arguments.front();
   for (const CommandEntry& entry : commands) {
     // CLI11 would take options of the script for ours.
-    if (entry.run != nullptr && entry.name == first) return entry.run({argv + 2, argv + argc});
+    if (entry.run != nullptr && entry.name == first) return entry.run({arguments.begin() + 1, arguments.end()});
   }
   CLI::App app("TaskD records what a distributed training job does, and switches that on and off while it runs.",
                "taskd");
@@ -215,7 +236,11 @@ int RunCommandLine(std::span<const CommandEntry> commands, std::span<const Comma
   // CLI11 would only miss a subcommand, and not name what it found.
   const bool is_option = first == "-h" || first == "--help" || first == "--version";
   if (!is_option && std::find(words.begin(), words.end(), first) == words.end()) {
-    return Fail("taskd", absl::InvalidArgumentError(absl::StrCat("'", first, "' is not ", Either(words))));
+    const std::string nearest = NearestWord(first, words);
+    return Fail("taskd",
+                absl::InvalidArgumentError(absl::StrCat(
+                    "'", first, "' is no command: ",
+                    nearest.empty() ? "taskd --help lists them" : absl::StrCat("did you mean '", nearest, "'?"))));
   }
   if (Environment("TASKD_STARTED_BY") == "run") {
     for (const Parsed& one : all) {
@@ -223,13 +248,17 @@ int RunCommandLine(std::span<const CommandEntry> commands, std::span<const Comma
     }
   }
   try {
-    app.parse(argc, argv);
+    app.parse(std::vector<std::string>(arguments.rbegin(), arguments.rend()));  // CLI11 takes them from the end
   } catch (const CLI::ParseError& error) {
     // --help, --version
     if (error.get_exit_code() == static_cast<int>(CLI::ExitCodes::Success)) return app.exit(error);
     std::string command = "taskd";
-    for (const CLI::App* sub : app.get_subcommands()) absl::StrAppend(&command, " ", sub->get_name());
-    return Fail(command, absl::InvalidArgumentError(error.what()));
+    const CLI::App* innermost = &app;
+    for (auto subs = app.get_subcommands(); !subs.empty(); subs = innermost->get_subcommands()) {
+      innermost = subs.front();
+      absl::StrAppend(&command, " ", innermost->get_name());
+    }
+    return Fail(command, absl::InvalidArgumentError(Explain(error, *innermost)));
   }
   const auto chosen = std::find_if(all.begin(), all.end(), [](const Parsed& one) { return one.app->parsed(); });
   return RunCommand(*chosen);

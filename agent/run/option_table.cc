@@ -62,6 +62,10 @@ std::string Explain(const OptionProblem& problem) {
   switch (problem.kind) {
     case OptionProblem::Kind::kUnknown:
       if (!absl::StartsWith(label, "--")) return absl::StrCat("unknown option '", label, "'");
+      if (!problem.others.empty()) {
+        return absl::StrCat("unknown option '", label, "': did you mean ", problem.others.front(),
+                            "? (options of the script go after its name)");
+      }
       return absl::StrCat("unknown option '", label,
                           "' (see taskd run --help; options of the script go after its name)");
     case OptionProblem::Kind::kAmbiguous:

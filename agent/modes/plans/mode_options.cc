@@ -109,6 +109,10 @@ std::string Explain(const OptionProblem& problem) {
   switch (problem.kind) {
     case OptionProblem::Kind::kUnknown:
     case OptionProblem::Kind::kAmbiguous:
+      if (!problem.others.empty()) {
+        return fmt::format("unknown option {} with --mode: did you mean {}?", QuotedValue(label),
+                           problem.others.front());
+      }
       return fmt::format("unknown option {} with --mode (see taskd run --mode auto --help)", QuotedValue(label));
     case OptionProblem::Kind::kTakesNoValue:
       return fmt::format("{}: it takes no value", QuotedValue(label + "=" + problem.value));
