@@ -102,7 +102,7 @@ TEST(OptionWords, Problems) {
   EXPECT_EQ(Error(kTable, {"-x"}), "0 -x  ");
   EXPECT_EQ(Error(kTable, {std::string("-\0", 2)}).substr(0, 3), "0 -");
   EXPECT_EQ(Error(kTable, {"--help=1"}), "0 --help  ");
-  EXPECT_EQ(Error(kTable, {"--tear=1"}), "0 --tear  --tee");
+  EXPECT_EQ(Error(kTable, {"--teee=1"}), "0 --teee  --tee");
   EXPECT_EQ(Error(kTable, {"--module=1"}), "2 --module 1 ");
   EXPECT_EQ(Error(kTable, {"--wait_s"}), "3 --wait_s  ");
   EXPECT_EQ(Error(kTable, {"--wait-s", "--module"}), "3 --wait-s --module ");

@@ -1,5 +1,7 @@
 #include "common/switch.h"
 
+#include "absl/strings/str_split.h"
+#include "absl/strings/string_view.h"
 #include "common/utf8.h"
 #include "fmt/format.h"
 #include "nlohmann/json.hpp"
@@ -27,10 +29,23 @@ std::string_view SwitchKindName(SwitchKind kind) { return kNames[static_cast<siz
 std::string_view ClusterdSwitchName(SwitchKind kind) { return kClusterdNames[static_cast<size_t>(kind)]; }
 
 std::optional<SwitchKind> SwitchKindFromName(std::string_view name) {
+  if (name == "forward") return SwitchKind::kForward;
+  if (name == "checkpoint") return SwitchKind::kSaveCheckpoint;
   for (int i = 0; i < kNumSwitches; ++i) {
     if (name == kNames[i]) return static_cast<SwitchKind>(i);
   }
   return std::nullopt;
+}
+
+absl::StatusOr<KindMask> ParseKinds(std::string_view text) {
+  if (text == "all") return kAllKindsMask;
+  KindMask kinds = 0;
+  for (const absl::string_view name : absl::StrSplit(absl::string_view(text.data(), text.size()), ',')) {
+    const std::optional<SwitchKind> kind = SwitchKindFromName({name.data(), name.size()});
+    if (!kind) return absl::InvalidArgumentError(kSwitchKindsRule);
+    kinds |= MaskOf(*kind);
+  }
+  return kinds;
 }
 
 absl::StatusOr<std::optional<bool>> ParseSwitchValue(std::string_view field, std::string_view value) {

@@ -31,7 +31,12 @@ constexpr KindMask MaskOf(SwitchKind kind) { return 1u << static_cast<int>(kind)
 std::string_view SwitchKindName(SwitchKind kind);
 // Its name in ClusterD's interfaces ("Step", "SaveCheckpoint", "FP", "DataLoader", "CommunicationOperator").
 std::string_view ClusterdSwitchName(SwitchKind kind);
+// Also takes "forward" and "checkpoint".
 std::optional<SwitchKind> SwitchKindFromName(std::string_view name);
+
+inline constexpr char kSwitchKindsRule[] = "all, or a list of step, forward, dataloader, checkpoint, communication";
+// "all", or names of kinds separated by commas. INVALID_ARGUMENT: kSwitchKindsRule, without the text.
+absl::StatusOr<KindMask> ParseKinds(std::string_view text);
 
 // A change as users ask for it; absent: leave as it is.
 using SwitchChange = std::array<std::optional<bool>, kNumSwitches>;  // by SwitchKind

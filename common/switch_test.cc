@@ -12,6 +12,15 @@ constexpr KindMask kCommunication = MaskOf(SwitchKind::kCommunication);
 constexpr KindMask kDefaultDomain = kAllKindsMask & ~kCommunication;
 
 // Contract §1.1: all 32 combinations of the five strings.
+TEST(ParseKindsTest, NamesOfKinds) {
+  EXPECT_EQ(*ParseKinds("all"), kAllKindsMask);
+  EXPECT_EQ(*ParseKinds("forward,checkpoint"), MaskOf(SwitchKind::kForward) | MaskOf(SwitchKind::kSaveCheckpoint));
+  EXPECT_EQ(*ParseKinds("fp,save_checkpoint"), *ParseKinds("forward,checkpoint"));
+  for (const char* text : {"", "step,", "all,step", "Step", "step communication"}) {
+    EXPECT_EQ(ParseKinds(text).status().message(), kSwitchKindsRule) << text;
+  }
+}
+
 TEST(SwitchTest, ClusterdTruthTable) {
   for (KindMask strings = 0; strings <= kAllKindsMask; ++strings) {
     SwitchChange change;

@@ -8,6 +8,7 @@
 #include "absl/strings/str_cat.h"
 #include "common/address.h"
 #include "common/job_secret.h"
+#include "common/switch.h"
 #include "common/task_name.h"
 #include "common/utf8.h"
 #include "manager/switch/core.h"
@@ -98,6 +99,9 @@ absl::StatusOr<ManagerOptions> ResolveManagerOptions(ManagerOptions options) {
     if (value->empty()) continue;
     absl::StatusOr<HostPort> address = ParseHostPort(flag, *value);
     if (!address.ok()) return address.status();
+  }
+  if (!options.marks.empty() && !ParseKinds(options.marks).ok()) {
+    return absl::InvalidArgumentError(absl::StrCat("--marks: '", options.marks, "' is not ", kSwitchKindsRule));
   }
   if (options.report_fault && options.clusterd.empty()) {
     return absl::InvalidArgumentError("--report-fault: there is no ClusterD to report to; give --clusterd HOST:PORT");

@@ -24,6 +24,7 @@ struct ManagerOptions {
   std::string state_dir;  // empty: <runtime folder>/<task id>/manager where there is a task id, else nothing is kept
   std::string ledger;     // folder that the attempts of the job share; empty: the ledger is in state_dir
   std::string switch_file = "/user/cluster-info/datatrace-config/profilingSwitch";
+  std::string marks;          // kinds that are recorded from the start, as ParseKinds() takes them; empty: none
   std::string clusterd;       // HOST:PORT; empty: MINDX_SERVER_IP:8899 where that is set, else no ClusterD
   bool report_fault = false;  // tells ClusterD of nodes that slow the job down
   std::string tls_dir;

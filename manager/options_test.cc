@@ -32,6 +32,7 @@ TEST(ResolveManagerOptionsTest, WrongOnesAreNamed) {
   EXPECT_THAT(message([](ManagerOptions& o) { o.nodes = o.procs_per_node = 4000; }), HasSubstr("ranks"));
   EXPECT_THAT(message([](ManagerOptions& o) { o.listen = "nowhere"; }), HasSubstr("--listen"));
   EXPECT_THAT(message([](ManagerOptions& o) { o.http = "x"; }), HasSubstr("--http"));
+  EXPECT_THAT(message([](ManagerOptions& o) { o.marks = "setp"; }), HasSubstr("--marks: 'setp' is not all, or a list"));
   EXPECT_THAT(message([](ManagerOptions& o) { o.clusterd = "x:y"; }), HasSubstr("--clusterd"));
   EXPECT_THAT(message([](ManagerOptions& o) { o.listen = "0.0.0.0:1"; }), HasSubstr("--allow-plaintext"));
 }

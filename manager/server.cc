@@ -65,6 +65,12 @@ constexpr std::chrono::milliseconds kStoragePatience{500};
 // For the ledger's folder, at the start: what it says later still counts.
 constexpr std::chrono::milliseconds kLedgerPatience{300};
 
+SwitchChange ChangeTo(KindMask kinds) {
+  SwitchChange change;
+  for (int i = 0; i < kNumSwitches; ++i) change[i] = (kinds >> i & 1) != 0;
+  return change;
+}
+
 std::vector<diagnosis::Verdict> ReadKept(const std::vector<std::string>& kept) {
   std::vector<diagnosis::Verdict> verdicts;
   for (const std::string& bytes : kept) {
@@ -198,6 +204,7 @@ class ManagerServer::Impl {
     }
     OpenLedger(options, shape);
     core_ = std::make_shared<ManagerCore>(std::move(shape), kept, std::move(persist));
+    if (!options.marks.empty() && kept.wanted.revision == 0) core_->ChangeKinds(ChangeTo(*ParseKinds(options.marks)));
     history_ = std::make_shared<view::History>();
     groups_ = std::make_shared<view::RankGroups>();
     DiagnosisCore::Options diagnosis;

@@ -2,10 +2,12 @@
 
 #include <optional>
 
+#include "absl/strings/str_cat.h"
 #include "agent/commands/job_flags.h"
 #include "common/environment.h"
 #include "common/log_file.h"
 #include "common/own_process.h"
+#include "common/switch.h"
 #include "common/unsupported.h"
 #include "manager/manager.h"
 
@@ -29,6 +31,9 @@ class ManagerCommand : public Command {
     flags.Add("--ledger", options_.ledger,
               "keeps where the job's time went there, for all attempts of the job and task id [--state-dir]");
     flags.Add("--switch-file", options_.switch_file, "mounted profilingSwitch to follow").ShowDefault();
+    flags.Add(
+        "--marks", options_.marks,
+        absl::StrCat("record these from the start: ", kSwitchKindsRule, ". A switch that --state-dir has kept wins"));
     flags.Add("--clusterd", options_.clusterd, "HOST:PORT of ClusterD [MINDX_SERVER_IP:8899]");
     flags.Add("--report-fault", options_.report_fault, "report nodes that slow the job down to ClusterD");
     AddDaemonFlags(flags, options_);

@@ -31,6 +31,7 @@ int LaunchRanks(run::RunOptions options, Environment environment) {
     if (ValueOf(environment, variable).empty() && !value->empty()) environment[variable] = *value;
   }
   if (!options.ledger.empty()) environment["TASKD_LEDGER"] = options.ledger;
+  if (!options.marks.empty()) environment["TASKD_MARKS"] = options.marks;
   CloseProcess();
   InitLog("run");
   TakeLogVariables(environment, absl::StrCat("agent-", options.node_rank, ".log"));

@@ -76,6 +76,7 @@ int RunModeCommand(const std::vector<std::string>& arguments, Environment enviro
   }
   if (!options.ok()) return Refuse(options.status());
   if (!options->ledger.empty()) environment["TASKD_LEDGER"] = options->ledger;
+  if (!options->marks.empty()) environment["TASKD_MARKS"] = options->marks;
   if (const std::optional<int> code = RunTaskCommand(*options, environment)) return *code;
   modes::ModeRun run;
   run.environment = environment;

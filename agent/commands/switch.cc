@@ -75,7 +75,7 @@ absl::Status Read(const std::string& assignment, v1::SetSwitchRequest& request) 
   std::optional<SwitchKind> kind = SwitchKindFromName(name);
   if (!kind.has_value()) {
     return absl::InvalidArgumentError(
-        absl::StrCat("kind '", name, "' is not step, fp, dataloader, save_checkpoint, communication or all"));
+        absl::StrCat("kind '", name, "' is not step, forward, dataloader, checkpoint, communication or all"));
   }
   Set(*kind, on, request);
   return absl::OkStatus();
@@ -248,7 +248,7 @@ class SwitchCommand : public Command {
     flags.Add("--job", options_.job,
               "NAMESPACE/NAME; without --manager the job to find, a manager refuses any other one");
     flags.AddPositional("KIND", options_.assignments,
-                        "as KIND=on or KIND=off: step, fp, dataloader, save_checkpoint, communication or all");
+                        "as KIND=on or KIND=off: step, forward, dataloader, checkpoint, communication or all");
     flags.Add("--timeout", options_.timeout_s, "seconds that the ranks have to answer").ShowDefault();
     flags
         .Add("--wait", options_.wait_s,

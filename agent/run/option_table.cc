@@ -47,6 +47,7 @@ constexpr OptionSpec kOptions[] = {
     {"store-fan-out"},
     {"store-memory-limit-mb"},
     {"manager"},
+    {"marks"},
     {"ledger"},
     {"no-taskd", Kind::kFlag},
     {"dry-run", Kind::kFlag, 0, false},

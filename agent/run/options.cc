@@ -24,6 +24,7 @@
 #include "agent/run/options_help.h"
 #include "agent/run/placed_words.h"
 #include "common/address.h"
+#include "common/switch.h"
 
 namespace taskd::run {
 namespace {
@@ -432,6 +433,14 @@ class Interpreter {
       return parsed.status();
     }));
     if (o.no_taskd) o.manager = "off";
+    status.Update(With("marks", [&](const GivenOption& g) {
+      if (!ParseKinds(g.value).ok()) return WrongOption(g, kSwitchKindsRule);
+      o.marks = g.value;
+      if (!o.manager.empty()) {
+        o.warnings.push_back(absl::StrCat(g.label, ": the manager is not this launcher's; use taskd switch"));
+      }
+      return absl::OkStatus();
+    }));
     status.Update(With("ledger", [&](const GivenOption& g) {
       std::error_code error;
       if (!g.value.empty()) o.ledger = std::filesystem::absolute(g.value, error).string();

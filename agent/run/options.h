@@ -67,6 +67,7 @@ struct RunOptions {
   int store_fan_out = 0;          // tiers that one store above serves; 0: no tiers of tiers
 
   std::string manager;  // HOST:PORT of one that runs; empty: node 0 starts one; "off": none, and no proxy
+  std::string marks;    // kinds that are recorded from the start (ParseKinds in common/switch.h); empty: none
   std::string ledger;   // folder that the job's attempts share, absolute; empty: none
   std::string hang_action = "report";  // report, restart, stop
   double hang_factor = 10;             // no step for so many times the usual; 0: never

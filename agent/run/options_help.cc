@@ -93,6 +93,9 @@ Scheduler
 TaskD
   --manager HOST:PORT|off     a manager that runs already; off: none, and no proxy
                               [node 0 starts one]
+  --marks all|KINDS           record from the start: all, or a list of step, forward,
+                              dataloader, checkpoint, communication
+                              [nothing, until taskd switch all=on]
   --ledger DIR                keep where the job's time went there, for all its attempts
                               (TASKD_JOB, TASKD_TASK_ID name it) [gone with the launcher]
   --no-taskd                  no manager, no proxy, nothing preloaded into the ranks

@@ -8,6 +8,7 @@ import subprocess
 import threading
 import time
 
+import check_marks
 import harness
 import pytest
 from deadlines import HANG_S
@@ -93,6 +94,41 @@ def test_status_says_whom_a_job_waits_for(jobs):
     wait_until(lambda: "rendezvous: " not in status().stdout, "it waits for nobody")
     jobs.put("go")
     assert [node.wait() for node in (node0, node2, *others)] == [0] * 4
+
+
+# ---- Marks from the start
+
+STEPS = """
+import os, sys
+from taskd import mstx
+for n in range(30):
+    for name in (f"step {n}", "forward"):
+        mstx.range_end(mstx.range_start(name, None))
+    mstx.range_end(mstx.range_start('{"all_reduce": 1}', None, domain="communication"))
+"""
+
+
+@pytest.mark.parametrize("given, recorded", [
+    (["--marks", "all"], {"step", "fp", "communication"}),
+    ({"TASKD_MARKS": "step,communication"}, {"step", "communication"}),
+], ids=["option", "variable"])
+def test_marks_from_the_start(jobs, given, recorded):
+    marks, script = os.path.join(jobs.stage.folder, "marks"), os.path.join(jobs.stage.folder, "steps.py")
+    with open(script, "w", encoding="ascii") as file:
+        file.write(STEPS)
+    options, environment = (given, {}) if isinstance(given, list) else ([], given)
+    job = jobs.launch("node", "--standalone", *options, script=script, script_arguments=[],
+                      environment={"TASKD_MANAGER": "", "TASKD_PROFILING_DIR": marks, "MINDX_TASK_ID": "now",
+                                   "PYTHONPATH": harness.PYTHON_PACKAGE, **environment})
+    assert job.wait() == 0, job.log()
+    counts = check_marks.check(os.path.join(marks, "now"), communication_json=False).ranks[0].counts
+    assert {kind: count for kind, count in counts.items() if count} == dict.fromkeys(recorded, 30), "from the first step on"
+
+
+def test_marks_of_an_unknown_kind(jobs):
+    job = jobs.launch("node", "--standalone", "--marks=step,setp")
+    assert job.wait() == 2 and job.log() == ("taskd run: --marks 'step,setp': all, or a list of step, forward, dataloader, "
+                                             "checkpoint, communication\n")
 
 
 # ---- Failures

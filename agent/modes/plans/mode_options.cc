@@ -11,6 +11,7 @@
 #include "agent/modes/plans/platform_modes.h"
 #include "common/address.h"
 #include "common/option_words.h"
+#include "common/switch.h"
 #include "fmt/format.h"
 
 namespace taskd::modes {
@@ -46,6 +47,8 @@ Those with a name in brackets behind them are also read from the environment.
 
   --dry-run             decide and check everything, start, write and wait for nothing
   --json                with --dry-run: one JSON object on stdout
+  --marks all|KINDS     record from the start: all, or a list of step, forward,
+                        dataloader, checkpoint, communication [nothing]
   --ledger DIR          keep where the job's time went there, for all its attempts
                         [TASKD_LEDGER]
   --manager HOST:PORT   where the nodes meet, the same on all of them [TASKD_MANAGER;
@@ -88,6 +91,7 @@ constexpr OptionSpec Flag(std::string_view name, bool from_environment) {
 constexpr OptionSpec kOptions[] = {{"mode", OptionSpec::Kind::kValue, 0, /*from_environment=*/false},
                                    Flag("dry-run", /*from_environment=*/false),
                                    Flag("json", /*from_environment=*/false),
+                                   {"marks"},
                                    {"ledger"},
                                    {"manager"},
                                    {"wait-s"},
@@ -199,6 +203,10 @@ absl::Status Interpreter::ReadChoices(ModeOptions* options) const {
       return Wrong(*given, "HOST:PORT with a port from 1 to 65535 (an IPv6 address goes into brackets: [::1]:9601)");
     }
     options->manager = given->value;
+  }
+  if (const GivenOption* given = words_.Find("marks")) {
+    if (!ParseKinds(given->value).ok()) return Wrong(*given, kSwitchKindsRule);
+    options->marks = given->value;
   }
   if (const GivenOption* given = words_.Find("ledger")) {
     std::error_code error;

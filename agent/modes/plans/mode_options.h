@@ -20,6 +20,7 @@ struct ModeOptions {
   std::string mode;  // auto, torch, mpi, horovod, ray, ps, ascend, pytorch-gpu, tensorflow-gpu, slurm
   bool dry_run = false;
   bool json = false;                      // only with dry_run
+  std::string marks;                      // as in RunOptions
   std::string ledger;                     // folder that the job's attempts share, absolute; empty: none
   std::string manager;                    // HOST:PORT; empty: <first node>:9601. "off": in a rank (engine::Task) alone
   double wait_s = 300;                    // above 0, at most 86400: of every wait for other nodes
