@@ -38,7 +38,7 @@ class History {
   static constexpr size_t kMaxSteps = 2048;
   static constexpr size_t kMaxBytes = size_t{64} << 20;
   static constexpr size_t kRecentSteps = 16;
-  static constexpr size_t kAheadSteps = 64;
+  static constexpr size_t kAheadSteps = 256;
   static constexpr int kMaxRanks = 131072;
   static constexpr int kMaxRows = 16384;
   static constexpr double kMaxRatio = 3;

@@ -6,6 +6,7 @@
 namespace taskd::view {
 namespace {
 
+using ::testing::Each;
 using ::testing::ElementsAre;
 using ::testing::IsEmpty;
 using ::testing::SizeIs;
@@ -56,6 +57,20 @@ TEST(HistoryTest, WhatIsMissingIsAGapAndNotFast) {
   history.Add(3, first);
   EXPECT_THAT(Bytes(history.Draw(History::Value::kPeriod, 0, kAll, 100, 512)), ElementsAre(85, 255, 85, 255));
   EXPECT_THAT(Bytes(history.Draw(History::Value::kDataloader, 0, kAll, 100, 512)), ElementsAre(255, 255, 255, 255));
+}
+
+TEST(HistoryTest, ANodeWhoseStepsComeLateLeavesNoGap) {
+  History history;
+  const auto add = [&](int node, int64_t step) {
+    for (int rank = 8 * node; rank < 8 * node + 8; ++rank) history.Add(rank, FoldOf(step, 100));
+  };
+  for (int node = 0; node < 2; ++node) add(node, 0);
+  for (int node = 0; node < 2; ++node) {
+    for (int64_t step = 1; step < 200; ++step) add(node, step);
+  }
+  const History::Heatmap map = history.Draw(History::Value::kPeriod, 0, kAll, 1000, 512);
+  EXPECT_THAT(map.steps, SizeIs(200));
+  EXPECT_THAT(Bytes(map), Each(85));
 }
 
 TEST(HistoryTest, OneSlowRankOf16384IsSeenInItsRow) {
