@@ -226,7 +226,7 @@ std::string DescribeSteps(const Report& report) {
 
 // Why nothing can be reported: the engine's notes explain it best.
 std::string ExplainUnknown(const Report& report) {
-  for (NoteKind kind : {NoteKind::kShort, NoteKind::kCoverage, NoteKind::kNoData}) {
+  for (NoteKind kind : {NoteKind::kOff, NoteKind::kShort, NoteKind::kCoverage, NoteKind::kNoData}) {
     for (const Note& note : report.notes) {
       if (note.kind == kind && !note.text.empty()) return note.text;
     }

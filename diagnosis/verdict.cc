@@ -76,6 +76,8 @@ const char* Name(NoteKind kind) {
       return "not_comparable";
     case NoteKind::kLoad:
       return "load";
+    case NoteKind::kOff:
+      return "off";
     case NoteKind::kShort:
       return "short";
   }

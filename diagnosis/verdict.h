@@ -27,7 +27,17 @@ enum class Cause : uint8_t {
 };
 inline constexpr int kCauses = 12;
 enum class JobState : uint8_t { kUnknown, kOk, kSlow };
-enum class NoteKind : uint8_t { kDesign, kRotation, kNoData, kShort, kCoverage, kRestless, kNotComparable, kLoad };
+enum class NoteKind : uint8_t {
+  kDesign,
+  kRotation,
+  kNoData,
+  kShort,
+  kCoverage,
+  kRestless,
+  kNotComparable,
+  kLoad,
+  kOff
+};
 
 // As in the JSON: "rank", "intra_node_link", "no_data", ...
 const char* Name(Scope scope);

@@ -185,7 +185,7 @@ absl::StatusOr<Report> ReadReport(const v1::DiagnosisReport& message) {
   }
   for (const v1::Note& in : message.notes()) {
     Note& note = report.notes.emplace_back();
-    if (!ReadName(in.kind(), NoteKind::kLoad, &note.kind)) return Unknown("kind of note", in.kind());
+    if (!ReadName(in.kind(), NoteKind::kOff, &note.kind)) return Unknown("kind of note", in.kind());
     note.text = in.text();
     if (in.has_since_step()) note.since_step = in.since_step();
     if (in.has_until_step()) note.until_step = in.until_step();

@@ -31,7 +31,7 @@ RankPresence PresenceOf(const RankReport& rank) {
   RankPresence present = {rank.rank, rank.attached};
   present.stopped_ms = rank.stopped_ms;
   present.saved = rank.saved;
-  if (rank.applied_revision == 0) return present;
+  if (rank.applied_revision == 0 && rank.applied == 0) return present;  // not switched yet
   present.communication_on = (rank.applied & MaskOf(SwitchKind::kCommunication)) != 0;
   present.steps_on = (rank.applied & MaskOf(SwitchKind::kStep)) != 0;
   return present;

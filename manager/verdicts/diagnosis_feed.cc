@@ -351,8 +351,26 @@ std::string DiagnosisFeed::AdviseOnSteps() const {
   return "no step has ended yet: only what a rank marks as \"step N\" is one (docs/marks.md)";
 }
 
+bool DiagnosisFeed::AreMarksOff() const {
+  bool is_any_attached = false;
+  for (const Rank& rank : ranks_) {
+    if (rank.presence != Presence::kAttached) continue;
+    is_any_attached = true;
+    if (rank.steps_on.value_or(counts_.steps > 0)) return false;  // without a switch nothing is recorded
+  }
+  return is_any_attached;
+}
+
 diagnosis::Report DiagnosisFeed::report() const {
   diagnosis::Report report = engine_.report();
+  if (AreMarksOff()) {  // what was found before is of steps that are over
+    const int64_t last = report.last_step;
+    const std::string since = last < 0 ? "" : absl::StrCat(" since step ", last);
+    report.state = diagnosis::JobState::kUnknown;
+    report.notes.insert(report.notes.begin(), {diagnosis::NoteKind::kOff,
+                                               absl::StrCat("marks are off", since, " (taskd switch all=on)"), last});
+    return report;
+  }
   if (std::string rivals = Rivals(); !rivals.empty()) {
     report.notes.push_back({diagnosis::NoteKind::kNoData, std::move(rivals)});
   }

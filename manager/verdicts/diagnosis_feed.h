@@ -168,6 +168,8 @@ class DiagnosisFeed {
   void ReportGone(Rank& rank, int number);
   void Place(const Stream& stream, int rank);
   std::string AdviseOnSteps() const;
+  // Whether no attached rank marks its steps, and there are some.
+  bool AreMarksOff() const;
   std::string Rivals() const;
 
   const Options options_;

@@ -1,5 +1,6 @@
 #include "manager/verdicts/diagnosis_feed.h"
 
+#include "diagnosis/render.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "manager/switch/core.h"
@@ -166,7 +167,7 @@ TEST_F(FeedTest, SaysWhyNoStepComes) {
   feed_.Connect(1, 0, "host-a");
   EXPECT_THAT(said(), ::testing::HasSubstr("; no rank has attached: a rank does with its first mark"));
   feed_.Ranks(1, {{0, true}, {1, true}});
-  EXPECT_THAT(said(), ::testing::HasSubstr("; no step has ended")) << "nothing is known of the switch";
+  EXPECT_EQ(said(), "marks are off (taskd switch all=on)") << "nobody has switched them on";
   feed_.Ranks(1, {{0, true, false, false}, {1, true, false, true}});
   EXPECT_THAT(said(), ::testing::EndsWith("; steps are switched off in 1 of 2 ranks (taskd switch all=on)"));
   feed_.Ranks(1, {{0, true, false, true}, {1, true, false, true}});
@@ -175,6 +176,27 @@ TEST_F(FeedTest, SaysWhyNoStepComes) {
   EXPECT_THAT(said(), ::testing::HasSubstr("; no step has ended yet"));
   feed_.Folds(1, Step(0, 0), now_);
   EXPECT_EQ(said(), "only 0 steps can be judged so far; 10 are needed");
+}
+
+TEST_F(FeedTest, MarksThatAreOffAreSaidFirst) {
+  feed_.Connect(1, 0, "host-a");
+  feed_.Ranks(1, {{0, true, true, true}, {1, true, true, true}});
+  for (int64_t step = 0; step < 20; ++step) {
+    for (int rank : {0, 1}) {
+      FoldBatch batch = Step(rank, step);
+      batch.steps[0].fold.previous_end_ns = batch.steps[0].fold.end_ns - kSecond;
+      feed_.Folds(1, std::move(batch), now_);
+    }
+    feed_.Advance(now_);
+  }
+  const std::string before = diagnosis::WriteHeadline(feed_.report());
+  feed_.Ranks(1, {{0, true, false, false}, {1, true, false, true}});
+  EXPECT_EQ(diagnosis::WriteHeadline(feed_.report()), before) << "one of them records";
+  feed_.Ranks(1, {{0, true, false, false}, {1, true, false, false}});
+  EXPECT_THAT(diagnosis::WriteHeadline(feed_.report()),
+              ::testing::EndsWith(": marks are off since step 19 (taskd switch all=on)"));
+  feed_.Ranks(1, {{0, false, false, false}, {1, false, false, false}});
+  EXPECT_EQ(diagnosis::WriteHeadline(feed_.report()), before) << "nobody is there who could record";
 }
 
 TEST_F(FeedTest, AdviceIsNotToDoWhatIsDone) {
