@@ -166,6 +166,11 @@ Flag& Flag::Range(int64_t least, int64_t most) {
   return *this;
 }
 
+Flag& Flag::JobName() {
+  option_->transform([](const std::string& name) { return FullJobName(name); }, "");
+  return *this;
+}
+
 Flag& Flag::OneValueEach() {
   option_->allow_extra_args(false);
   return *this;
@@ -262,6 +267,10 @@ int RunCommandLine(std::span<const CommandEntry> commands, std::span<const Comma
   }
   const auto chosen = std::find_if(all.begin(), all.end(), [](const Parsed& one) { return one.app->parsed(); });
   return RunCommand(*chosen);
+}
+
+std::string FullJobName(const std::string& name) {
+  return name.empty() || absl::StrContains(name, '/') ? name : absl::StrCat("default/", name);
 }
 
 std::string TokenOfEnvironment() { return Environment("TASKD_TOKEN"); }

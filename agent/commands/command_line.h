@@ -27,6 +27,7 @@ class Flag {
   Flag& Positive();
   Flag& NonNegative();
   Flag& Range(int64_t least, int64_t most);  // both included
+  Flag& JobName();                           // "my-run" is "default/my-run"
   Flag& OneValueEach();                      // of a list: the flag is repeated, and its values may have commas
   // The first of these variables that is not empty gives the value, instead of TASKD_<FLAG>.
   Flag& FromEnvironment(std::initializer_list<const char*> variables);
@@ -83,6 +84,9 @@ struct CommandGroup {
 
 // Exit code: 0 done, 1 failed, 2 wrong usage, with one line on stderr.
 int RunCommandLine(std::span<const CommandEntry> commands, std::span<const CommandGroup> groups, int argc, char** argv);
+
+// "my-run" is "default/my-run"; what has a namespace, or is empty, stays.
+std::string FullJobName(const std::string& name);
 
 inline constexpr char kTlsDirHelp[] = "ca.crt, tls.crt, tls.key for mutual TLS";
 inline constexpr char kTlsNameHelp[] =

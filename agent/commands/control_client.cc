@@ -1,13 +1,17 @@
 #include "agent/commands/control_client.h"
 
+#include <thread>
 #include <utility>
 
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "common/job_file.h"
 #include "grpcpp/channel.h"
 
 namespace taskd::commands {
 namespace {
+
+constexpr std::chrono::milliseconds kAgain{200};
 
 struct NamedKind {
   const char* name;
@@ -19,6 +23,15 @@ constexpr NamedKind kKinds[] = {{"step", &v1::KindStates::step},
                                 {"dataloader", &v1::KindStates::dataloader},
                                 {"save_checkpoint", &v1::KindStates::save_checkpoint},
                                 {"communication", &v1::KindStates::communication}};
+
+// gRPC's chain of words, cut to its cause where that is known.
+std::string CauseOf(const std::string& message) {
+  if (absl::StrContains(message, "Connection refused")) return "Connection refused: is the job running?";
+  for (const char* cause : {"Network is unreachable", "No route to host", "Connection timed out"}) {
+    if (absl::StrContains(message, cause)) return cause;
+  }
+  return absl::StrContains(message, "DNS resolution failed") ? "its host name is not known" : message;
+}
 
 }  // namespace
 
@@ -38,6 +51,16 @@ absl::StatusOr<ControlClient> ControlClient::Make(const std::string& given, cons
   return ControlClient(manager, std::move(dial), *std::move(channel));
 }
 
+absl::StatusOr<ControlClient> ControlClient::Await(const std::string& manager, const std::string& job,
+                                                   const proto::Security& security,
+                                                   std::chrono::steady_clock::time_point until) {
+  while (true) {
+    absl::StatusOr<ControlClient> client = Make(manager, job, security);
+    if (client.ok() || !absl::IsNotFound(client.status()) || std::chrono::steady_clock::now() >= until) return client;
+    std::this_thread::sleep_for(kAgain);
+  }
+}
+
 void ControlClient::SetTimeout(grpc::ClientContext& context, std::chrono::milliseconds timeout) {
   context.set_deadline(std::chrono::system_clock::now() + timeout);
 }
@@ -45,9 +68,9 @@ void ControlClient::SetTimeout(grpc::ClientContext& context, std::chrono::millis
 std::string ControlClient::Describe(const grpc::Status& status) const {
   switch (status.error_code()) {
     case grpc::StatusCode::UNAVAILABLE:
-      return absl::StrCat(
-          "manager ", manager_, " cannot be reached: ",
-          Printable(std::string(dial_->Explain(absl::StatusCode::kUnavailable, status.error_message()).message())));
+      return absl::StrCat("manager ", manager_, " cannot be reached: ",
+                          Printable(CauseOf(std::string(
+                              dial_->Explain(absl::StatusCode::kUnavailable, status.error_message()).message()))));
     case grpc::StatusCode::DEADLINE_EXCEEDED:
       return absl::StrCat("manager ", manager_, " has not answered in time");
     case grpc::StatusCode::UNIMPLEMENTED:

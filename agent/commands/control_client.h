@@ -23,6 +23,11 @@ class ControlClient {
   static absl::StatusOr<ControlClient> Make(const std::string& manager, const std::string& job,
                                             proto::Security security);
 
+  // As Make(); waits until `until` for a job that is not there yet.
+  static absl::StatusOr<ControlClient> Await(const std::string& manager, const std::string& job,
+                                             const proto::Security& security,
+                                             std::chrono::steady_clock::time_point until);
+
   static void SetTimeout(grpc::ClientContext& context, std::chrono::milliseconds timeout);
   v1::Control::Stub& stub() const { return *stub_; }
   const std::string& manager() const { return manager_; }  // HOST:PORT

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <chrono>
+#include <cmath>
 #include <iostream>
 #include <memory>
 #include <string>
@@ -36,10 +37,12 @@ struct DiagnoseOptions {
   JobSource source;
   bool json = false;   // one object a line
   bool watch = false;  // of a manager: each new report, until SIGINT or SIGTERM ends the process
+  double wait_s = 0;   // of a manager: for an answer, at most kMaxWaitS
   proto::Security security;
 };
 
-constexpr std::chrono::milliseconds kTimeout{5000};
+constexpr std::chrono::milliseconds kTimeout{5000}, kPause{500};
+constexpr double kMaxWaitS = 7 * 86400;
 
 absl::Status Print(const std::string& text) {
   std::cout << text << std::flush;
@@ -114,6 +117,48 @@ bool ReadWatched(grpc::ClientReader<v1::DiagnosisReport>& reports, v1::Diagnosis
   return true;
 }
 
+bool HasAnswer(const v1::DiagnosisReport& message) {
+  return message.has_hang() || message.state() != v1::DiagnosisReport::UNKNOWN;
+}
+
+// What two reports have in common that say the same, whatever their numbers.
+std::string AnswerOf(const v1::DiagnosisReport& message) {
+  std::string answer = absl::StrCat(message.state(), message.has_hang() ? " hung" : "");
+  for (const v1::Verdict& verdict : message.verdicts()) {
+    if (verdict.open()) absl::StrAppend(&answer, " ", verdict.id());
+  }
+  for (const v1::Note& note : message.notes()) absl::StrAppend(&answer, " ", note.kind());
+  return answer;
+}
+
+// Prints the first report that has an answer, or when the time is over the one that is there. False: it has none.
+absl::StatusOr<bool> WaitForAnswer(const DiagnoseOptions& options) {
+  const auto until = std::chrono::steady_clock::now() + std::chrono::milliseconds(std::llround(options.wait_s * 1000));
+  const auto find = [&] {
+    return ControlClient::Await(options.source.manager, options.source.job, options.security, until);
+  };
+  v1::GetReportRequest request;
+  request.set_job(ValidUtf8(options.source.job));
+  for (absl::StatusOr<ControlClient> client = find();;) {
+    if (!client.ok()) return client.status();
+    v1::DiagnosisReport message;
+    grpc::ClientContext context;
+    client->SetTimeout(context, kTimeout);
+    const grpc::Status called =
+        ReadParts(v1::Diagnosis::NewStub(client->channel())->ReportInParts(&context, request), &message);
+    const auto now = std::chrono::steady_clock::now();
+    if (called.ok() && (HasAnswer(message) || now >= until)) {
+      if (absl::Status printed = PrintMessage(options, client->manager(), message); !printed.ok()) return printed;
+      return HasAnswer(message);
+    }
+    const bool may_come = called.ok() || called.error_code() == grpc::StatusCode::UNAVAILABLE ||
+                          called.error_code() == grpc::StatusCode::DEADLINE_EXCEEDED;
+    if (!may_come || now >= until) return absl::UnavailableError(client->Describe(called));
+    std::this_thread::sleep_until(std::min(until, now + kPause));
+    if (!called.ok()) client = find();  // it may have another secret
+  }
+}
+
 // Prints the present report, or with --watch each one until the manager goes away. Sets `reached` once it has answered.
 grpc::Status AskOnce(const DiagnoseOptions& options, const ControlClient& client, v1::Diagnosis::Stub& stub,
                      bool& reached, absl::Status& printed) {
@@ -133,9 +178,15 @@ grpc::Status AskOnce(const DiagnoseOptions& options, const ControlClient& client
   request.set_in_parts(true);
   auto reports = stub.WatchReports(&watched, request);
   bool clear = isatty(STDOUT_FILENO) != 0 && !options.json;
-  for (bool first = true; ReadWatched(*reports, &message); first = false) {
-    if (!clear && !options.json && !first) std::cout << "\n";
-    if (clear) std::cout << "\033[H\033[2J";
+  std::string answer;
+  while (ReadWatched(*reports, &message)) {
+    if (clear) {
+      std::cout << "\033[H\033[2J";
+    } else if (!options.json) {
+      const std::string before = std::exchange(answer, AnswerOf(message));
+      if (before == answer) continue;
+      if (!before.empty()) std::cout << "\n";
+    }
     printed = PrintMessage(options, client.manager(), message);
     if (!printed.ok()) {
       watched.TryCancel();
@@ -171,12 +222,21 @@ absl::Status FromManager(const DiagnoseOptions& options) {
   }
 }
 
-// Prints to stdout. INVALID_ARGUMENT: wrong usage, or files of no known format; any other error: the manager did not
-// answer, or nothing could be read.
-absl::Status RunDiagnose(const DiagnoseOptions& options) {
-  if (options.source.from.empty()) return FromManager(options);
-  if (options.watch) return absl::InvalidArgumentError("--watch: needs a manager, files do not change");
-  return FromFiles(options);
+// Prints to stdout. False: the time to wait was over. INVALID_ARGUMENT: wrong usage, or files of no known format; any
+// other error: the manager did not answer, or nothing could be read.
+absl::StatusOr<bool> RunDiagnose(const DiagnoseOptions& options) {
+  if (!(options.wait_s >= 0 && options.wait_s <= kMaxWaitS)) {
+    return absl::InvalidArgumentError(absl::StrCat("--wait: ", options.wait_s, " is not 0 to ", kMaxWaitS, " s"));
+  }
+  if (options.watch && options.wait_s > 0) return absl::InvalidArgumentError("--watch and --wait: only one of them");
+  if (!options.source.from.empty() && (options.watch || options.wait_s > 0)) {
+    return absl::InvalidArgumentError(
+        absl::StrCat(options.watch ? "--watch" : "--wait", ": needs a manager, files do not change"));
+  }
+  if (options.wait_s > 0) return WaitForAnswer(options);
+  absl::Status done = options.source.from.empty() ? FromManager(options) : FromFiles(options);
+  if (!done.ok()) return done;
+  return true;
 }
 
 class DiagnoseCommand : public Command {
@@ -184,15 +244,16 @@ class DiagnoseCommand : public Command {
   void AddFlags(Flags& flags) override {
     options_.source.AddFlags(flags);
     flags.Add("--json", options_.json, "print one JSON object");
-    flags.Add("--watch", options_.watch, "each new report of the manager until interrupted");
+    flags.Add("--watch", options_.watch,
+              "go on until interrupted: on a terminal each new report, else each that changes the answer");
+    flags.Add("--wait", options_.wait_s, "seconds to wait for an answer; without one in that time the exit code is 1");
     AddTlsFlags(flags, options_.security);
   }
 
   absl::StatusOr<bool> Run() override {
     if (absl::Status status = options_.source.Choose(); !status.ok()) return status;
     options_.security.secret = TokenOfEnvironment();
-    if (absl::Status status = RunDiagnose(options_); !status.ok()) return status;
-    return true;
+    return RunDiagnose(options_);
   }
 
  private:

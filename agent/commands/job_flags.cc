@@ -19,11 +19,13 @@ void JobSource::AddFlags(Flags& flags) {
 }
 
 absl::Status JobSource::Choose() {
-  if (!manager_flag_->on_command_line()) return absl::OkStatus();
-  if (from_flag_->on_command_line()) {
-    return absl::InvalidArgumentError("--from and --manager: only one of them can be asked");
+  if (manager_flag_->on_command_line()) {
+    if (from_flag_->on_command_line()) {
+      return absl::InvalidArgumentError("--from and --manager: only one of them can be asked");
+    }
+    from.clear();
   }
-  from.clear();
+  if (from.empty()) job = FullJobName(job);
   return absl::OkStatus();
 }
 
@@ -34,6 +36,7 @@ absl::Status JobSource::ChooseNone(const std::string& flag) {
   }
   from.clear();
   manager.clear();
+  job = FullJobName(job);
   return absl::OkStatus();
 }
 

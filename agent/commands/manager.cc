@@ -17,7 +17,7 @@ namespace {
 class ManagerCommand : public Command {
  public:
   void AddFlags(Flags& flags) override {
-    flags.Add("--job", options_.job, "NAMESPACE/NAME; without it any job name is this job's");
+    flags.Add("--job", options_.job, "NAMESPACE/NAME; without it any job name is this job's").JobName();
     flags.Add("--default-job", options_.default_job,
               "what the job is called without --job [the task id, else HOST-PID]");
     flags.Add("--task-id", options_.task_id, "the job's id at ClusterD");

@@ -413,7 +413,7 @@ class RouteCommand : public Command {
         {"--nodes", flags.Add("--nodes", agree.nodes, "number of nodes, for --agree")},
         {"--index", flags.Add("--index", agree.index, "which of them this one is, from 0, for --agree")},
     };
-    flags.Add("--job", agree.job, "NAMESPACE/NAME, for --agree; the manager refuses any other job's");
+    flags.Add("--job", agree.job, "NAMESPACE/NAME, for --agree; the manager refuses any other job's").JobName();
     flags.Add("--agree-timeout", agree.timeout_s, "seconds that the nodes have to agree").Positive().ShowDefault();
     AddTlsFlags(flags, agree.security);
   }

@@ -1,9 +1,15 @@
 #include "agent/commands/run.h"
 
+#include <unistd.h>
+
+#include <cerrno>
+#include <cstring>
+#include <filesystem>
 #include <iostream>
 #include <memory>
 #include <utility>
 
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "agent/commands/run_mode.h"
 #include "agent/modes/plans/mode_options.h"
@@ -23,8 +29,32 @@
 #include "proto/channel.h"
 
 namespace taskd::commands {
+namespace {
+
+int WrongUsage(const absl::Status& status) {
+  process::PrintRunLine(std::string(status.message()));
+  run::WriteTerminationLog(run::TerminationMessage(std::string(status.message()), {}));
+  return process::kWrongUsage;
+}
+
+// Each rank's Python would say the same, after the manager and the proxies have started.
+// PYTHON_EXEC may run it elsewhere, as in a container.
+absl::Status FindScript(const run::RunOptions& options, const Environment& environment) {
+  if (options.module || options.no_python || !ValueOf(environment, "PYTHON_EXEC").empty()) return absl::OkStatus();
+  if (options.program == "-") return absl::OkStatus();  // stdin
+  if (access(options.program.c_str(), F_OK) == 0 || (errno != ENOENT && errno != ENOTDIR)) return absl::OkStatus();
+  const std::string problem = std::strerror(errno);
+  std::error_code error;
+  const std::string folder = std::filesystem::current_path(error).string();
+  const bool is_absolute = absl::StartsWith(options.program, "/");
+  return absl::InvalidArgumentError(
+      absl::StrCat("SCRIPT '", options.program, "': ", problem, is_absolute ? "" : absl::StrCat(" in ", folder)));
+}
+
+}  // namespace
 
 int LaunchRanks(run::RunOptions options, Environment environment) {
+  if (const absl::Status found = FindScript(options, environment); !found.ok()) return WrongUsage(found);
   // For the manager and the proxies, and for the ranks.
   for (const auto& [variable, value] :
        {std::pair("TASKD_JOB", &options.job), std::pair("TASKD_TASK_ID", &options.task_id)}) {
@@ -48,7 +78,9 @@ int LaunchRanks(run::RunOptions options, Environment environment) {
 
 int RunRunCommand(const std::vector<std::string>& arguments) {
   RaiseDescriptorLimit();
-  const Environment environment = OwnEnvironment();
+  Environment environment = OwnEnvironment();
+  if (const std::string job = ValueOf(environment, "TASKD_JOB"); !job.empty())
+    environment["TASKD_JOB"] = FullJobName(job);
   if (modes::AsksForMode(arguments)) return RunModeCommand(arguments, environment);
   std::string help;
   absl::StatusOr<run::RunOptions> options = run::ParseRunOptions(arguments, environment, &help);
@@ -56,11 +88,7 @@ int RunRunCommand(const std::vector<std::string>& arguments) {
     std::cout << help << std::flush;
     return 0;
   }
-  if (!options.ok()) {
-    process::PrintRunLine(std::string(options.status().message()));
-    run::WriteTerminationLog(run::TerminationMessage(std::string(options.status().message()), {}));
-    return process::kWrongUsage;
-  }
+  if (!options.ok()) return WrongUsage(options.status());
   if (options->dry_run) {
     for (const std::string& warning : options->warnings) process::PrintRunLine(warning);
     std::cout << run::DryRunText(*options) << std::flush;

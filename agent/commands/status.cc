@@ -138,8 +138,10 @@ class StatusCommand : public Command {
  public:
   void AddFlags(Flags& flags) override {
     flags.Add("--manager", options_.manager, kManagerHelp);
-    flags.Add("--job", options_.job,
-              "NAMESPACE/NAME; without --manager the job to find, a manager with another one is refused");
+    flags
+        .Add("--job", options_.job,
+             "NAMESPACE/NAME; without --manager the job to find, a manager with another one is refused")
+        .JobName();
     flags.Add("--all", options_.all,
               "a line for each rank; else those of one state are summed up, of more than 32 ranks");
     flags.Add("--json", options_.json, "print one JSON object");

@@ -25,6 +25,8 @@
 namespace taskd::commands {
 namespace {
 
+using SteadyTime = std::chrono::steady_clock::time_point;
+
 struct SwitchOptions {
   std::string manager;                   // HOST:PORT; empty: the only job of this user here, or `job`
   std::string job;                       // namespace/name; empty: whatever job the manager has
@@ -176,9 +178,7 @@ void Update(const v1::JobStatus& status, double elapsed_ms, v1::SetSwitchReply& 
 
 // Until every rank that is known or expected has applied it, and at least one has. An error: what the manager said last,
 // when the time was over.
-absl::Status WaitForAll(const ControlClient& client, std::chrono::steady_clock::time_point asked, double wait_s,
-                        v1::SetSwitchReply& reply) {
-  const auto until = asked + std::chrono::milliseconds(std::llround(wait_s * 1000));
+absl::Status WaitForAll(const ControlClient& client, SteadyTime asked, SteadyTime until, v1::SetSwitchReply& reply) {
   grpc::Status called;
   while (!AllApplied(reply) && std::chrono::steady_clock::now() < until) {
     const auto began = std::chrono::steady_clock::now();
@@ -220,17 +220,27 @@ absl::StatusOr<bool> RunSwitch(const SwitchOptions& options) {
   request.set_job(ValidUtf8(options.job));
   request.set_timeout_ms(static_cast<uint32_t>(timeout.count()));
 
-  absl::StatusOr<ControlClient> client = ControlClient::Make(options.manager, options.job, options.security);
+  SteadyTime asked = std::chrono::steady_clock::now();
+  const SteadyTime until = asked + std::chrono::milliseconds(std::llround(options.wait_s * 1000));
+  absl::StatusOr<ControlClient> client = ControlClient::Await(options.manager, options.job, options.security, until);
   if (!client.ok()) return client.status();
   bool terminal = isatty(STDERR_FILENO) != 0;
   if (terminal) fprintf(stderr, "waiting for the ranks' answers ...");
-  grpc::ClientContext context;
-  client->SetTimeout(context, timeout + kExtraTimeout);
   v1::SetSwitchReply reply;
-  const auto asked = std::chrono::steady_clock::now();
-  grpc::Status status = ReadParts(client->stub().SwitchInParts(&context, request), &reply);
+  grpc::Status status;
+  while (true) {
+    asked = std::chrono::steady_clock::now();
+    reply.Clear();
+    grpc::ClientContext context;
+    client->SetTimeout(context, timeout + kExtraTimeout);
+    status = ReadParts(client->stub().SwitchInParts(&context, request), &reply);
+    if (status.error_code() != grpc::StatusCode::UNAVAILABLE || std::chrono::steady_clock::now() >= until) break;
+    std::this_thread::sleep_for(kShortestPause);
+    absl::StatusOr<ControlClient> again = ControlClient::Await(options.manager, options.job, options.security, until);
+    if (again.ok()) client = std::move(again);  // a manager that has come meanwhile
+  }
   absl::Status waited;
-  if (status.ok() && options.wait_s > 0) waited = WaitForAll(*client, asked, options.wait_s, reply);
+  if (status.ok() && options.wait_s > 0) waited = WaitForAll(*client, asked, until, reply);
   if (terminal) fprintf(stderr, "\r\033[K");
   if (status.error_code() == grpc::StatusCode::INVALID_ARGUMENT) {
     return absl::InvalidArgumentError(Printable(status.error_message()));
@@ -245,14 +255,16 @@ class SwitchCommand : public Command {
  public:
   void AddFlags(Flags& flags) override {
     flags.Add("--manager", options_.manager, kManagerHelp);
-    flags.Add("--job", options_.job,
-              "NAMESPACE/NAME; without --manager the job to find, a manager refuses any other one");
+    flags
+        .Add("--job", options_.job,
+             "NAMESPACE/NAME; without --manager the job to find, a manager refuses any other one")
+        .JobName();
     flags.AddPositional("KIND", options_.assignments,
                         "as KIND=on or KIND=off: step, forward, dataloader, checkpoint, communication or all");
     flags.Add("--timeout", options_.timeout_s, "seconds that the ranks have to answer").ShowDefault();
     flags
         .Add("--wait", options_.wait_s,
-             "seconds in which all ranks of the job are to come and apply it; 0: those that are there")
+             "seconds in which the job and all its ranks are to come and apply it; 0: those that are there")
         .ShowDefault();
     flags.Add("--json", options_.json, "print one JSON object");
     AddTlsFlags(flags, options_.security);

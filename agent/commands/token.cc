@@ -40,7 +40,7 @@ class TokenCommand : public Command {
     flags.Add(
         "--manager", options_.manager,
         "HOST:PORT of the manager, where TASKD_TOKEN is not set [the only job that this user runs on this machine]");
-    flags.Add("--job", options_.job, "NAMESPACE/NAME of the job to find");
+    flags.Add("--job", options_.job, "NAMESPACE/NAME of the job to find").JobName();
   }
 
   absl::StatusOr<bool> Run() override {

@@ -88,7 +88,7 @@ class UiCommand : public Command {
  public:
   void AddFlags(Flags& flags) override {
     flags.Add("--manager", options_.manager, kManagerHelp);
-    flags.Add("--job", options_.job, "NAMESPACE/NAME of the job to find, without --manager");
+    flags.Add("--job", options_.job, "NAMESPACE/NAME of the job to find, without --manager").JobName();
   }
 
   absl::StatusOr<bool> Run() override {

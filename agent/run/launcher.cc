@@ -10,6 +10,7 @@
 #include <optional>
 #include <utility>
 
+#include "absl/strings/match.h"
 #include "agent/process/daemons.h"
 #include "agent/process/resolver.h"
 #include "agent/process/run_line.h"
@@ -301,6 +302,11 @@ void Launcher::HostAndJoin() {
   if (absl::IsAlreadyExists(status) && !HasNodeRanks(options_)) {
     why_not_here_ = std::string(status.message());
     return Join(endpoint_);
+  }
+  if (absl::IsAlreadyExists(status)) {
+    const bool is_ours = absl::EndsWith(status.message(), "(taskd)");
+    return EndWith(1, fmt::format("{}{} (--master-port names another)", status.message(),
+                                  is_ours ? ", another launcher, which may be about to end" : ""));
   }
   if (!status.ok()) return EndWith(1, std::string(status.message()));
   hosts_store_ = true;

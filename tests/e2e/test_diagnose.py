@@ -310,7 +310,7 @@ for step in range(1000000):
 def test_manager_that_is_not_there(stage):
     done = stage.run("diagnose", "--manager", f"127.0.0.1:{harness.free_port()}")
     assert done.returncode == 1 and done.stdout == ""
-    assert len(done.stderr.splitlines()) == 1 and "cannot be reached" in done.stderr
+    assert len(done.stderr.splitlines()) == 1 and "cannot be reached: Connection refused: is the job running?" in done.stderr
 
 
 def test_live_job(stage, manager, recording, proxy):  # noqa: ARG001
@@ -340,3 +340,59 @@ def test_live_job(stage, manager, recording, proxy):  # noqa: ARG001
     assert other.returncode == 1 and other.stdout == "" and "default/another" in other.stderr
     assert json.loads(watcher.log().splitlines()[0])["job"] == JOB
     assert watcher.alive()
+
+
+def test_marks_that_are_off_are_said_first(stage, manager, proxy):
+    stage.python("steps", STEPS, {"LD_PRELOAD": harness.LIBRARY, "TASKD_SOCKET": proxy.socket}, "0")
+
+    def said(words):
+        def everywhere():
+            diagnosed, status = (stage.run(command, "--manager", manager.address).stdout for command in ("diagnose", "status"))
+            return words in " ".join(diagnosed.split()) and words in status
+        wait_until(everywhere, f"diagnose and status say {words!r}")
+    said("cannot say: marks are off (taskd switch all=on)")
+    manager.all_on()
+    wait_until(lambda: "marks are off" not in stage.run("diagnose", "--manager", manager.address).stdout, "they are on")
+    wait_until(lambda: manager.rank_status()[0]["step"] > 3, "steps are recorded")
+    assert manager.switch("all=off")[0] == 0
+    said("cannot say: marks are off since step ")
+
+
+def test_waits_for_the_manager_and_an_answer(stage, tmp_path):
+    port = harness.free_port()
+    address = f"127.0.0.1:{port}"
+    done = stage.run("diagnose", "--wait", "0.3", "--manager", address)
+    assert done.returncode == 1 and "cannot be reached" in done.stderr
+    early = [harness.Process(name, [harness.TASKD, *command, "--manager", address, "--wait", "300"], harness.clean_environment(),
+                             stage.folder)
+             for name, command in (("switch", ["switch", "all=on"]), ("diagnose", ["diagnose"]))]
+    stage.processes += early
+    manager = stage.manager(port=port)
+    late = stage.run("diagnose", "--wait", "0.3", "--manager", address)
+    assert late.returncode == 1 and late.stdout.startswith("unknown: "), "there is no answer yet"
+    simulated = ["simulate", "--manager", address, "--ranks", "8", "--steps", "120", "--fault", "compute:3:1.5@50"]
+    assert stage.run(*simulated, timeout_s=100).returncode == 0
+    assert early[1].wait() == 0 and early[1].log().startswith("slow: rank 3 "), early[1].log()
+    wait_until(lambda: manager.status()["wanted"]["step"] == "on", "the switch has come through")
+    assert early[0].alive(), "no rank has applied it yet"
+    for arguments in (["--wait", "-1"], ["--wait", "1", "--watch"], ["--wait", "1", "--from", str(tmp_path)]):
+        usage_error(stage.run("diagnose", *arguments), "--wait")
+
+
+def test_a_job_name_without_namespace_is_defaults(stage):
+    named = stage.manager(job="my-run")
+    assert named.status()["job"] == "default/my-run"
+    done = stage.run("diagnose", "--job", "my-run", "--json")
+    assert done.returncode == 0 and json.loads(done.stdout)["job"] == "default/my-run", done.stderr
+
+
+def test_watch_prints_what_changes_the_answer(stage, manager):
+    watcher = harness.Process("watcher", [harness.TASKD, "diagnose", "--manager", manager.address, "--watch"],
+                              harness.clean_environment(), stage.folder)
+    stage.processes.append(watcher)
+    wait_until(lambda: watcher.log().startswith("unknown: "), "it prints the first report")
+    simulated = ["simulate", "--manager", manager.address, "--ranks", "8", "--steps", "300", "--fault", "compute:3:1.5@50"]
+    assert stage.run(*simulated, timeout_s=100).returncode == 0
+    wait_until(lambda: "slow: rank 3 " in watcher.log(), "it prints the answer")
+    headlines = [line for line in watcher.log().splitlines() if line.startswith(("unknown: ", "ok: ", "slow: "))]
+    assert len(headlines) == len(set(headlines)) < 20, headlines

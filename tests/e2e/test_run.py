@@ -133,6 +133,14 @@ def test_marks_of_an_unknown_kind(jobs):
 
 # ---- Failures
 
+@pytest.mark.parametrize("script, said", [("/nowhere/train.py", "No such file or directory"), ("trian.py", "No such file or directory in ")])
+def test_a_script_that_is_missing_starts_nothing(jobs, script, said):
+    job = jobs.launch("node", "--standalone", "--nproc-per-node=2", script=script,
+                      environment={"TASKD_MANAGER": "", "PYTHON_EXEC": None})
+    assert job.wait() == 2
+    assert job.log().startswith(f"taskd run: SCRIPT '{script}': {said}") and job.log().count("\n") == 1, job.log()
+
+
 @pytest.mark.parametrize("code, expected, said", [(7, 7, "7"), (-signal.SIGSEGV, 139, "SIGSEGV")])
 def test_first_failure_ends_all_with_its_code(jobs, code, expected, said):
     port = free_port()
@@ -282,6 +290,7 @@ def test_port_in_use(jobs, kind):
                 assert job.wait() == 1
         assert job.wait() == 1
         assert re.search(rf"taskd run: .*address in use by pid {os.getpid()} \(", job.log()), job.log()
+        assert kind == "elastic" or "(--master-port names another)" in job.log()
 
 
 def test_what_does_not_fit_is_refused(jobs):
