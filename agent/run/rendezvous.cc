@@ -59,6 +59,12 @@ void Rendezvous::Send(uint64_t peer, Message message) {
   outputs_.push_back({peer, RootMessage(std::move(message))});
 }
 
+// Once: whoever asks again and reads nothing would make us keep all of the answers.
+void Rendezvous::Refuse(uint64_t peer, RefusedMessage message) {
+  Send(peer, std::move(message));
+  outputs_.push_back({peer, std::nullopt});
+}
+
 Rendezvous::Outputs Rendezvous::TakeOutputs() { return std::exchange(outputs_, {}); }
 
 Rendezvous::Outputs Rendezvous::Opened(uint64_t peer, int64_t now_ns, bool is_known) {
@@ -160,7 +166,7 @@ void Rendezvous::On(uint64_t peer, const JoinMessage& message) {
     return;
   }
   if (std::string why = WhyRefused(message.info, connection.is_known); !why.empty()) {
-    Send(peer, RefusedMessage{std::move(why), message.info.run_id != options_.run_id});
+    Refuse(peer, {std::move(why), message.info.run_id != options_.run_id});
     return;
   }
   connection.node = Node{.info = message.info, .hosts_store = HostsStore(message.info), .arrival = arrivals_++};
@@ -299,7 +305,7 @@ void Rendezvous::Start(const std::vector<Member>& chosen) {
     if (complete) {
       connection.node.reset();
       --joined_;
-      Send(peer, RefusedMessage{CompleteText(connection.is_known)});
+      Refuse(peer, {CompleteText(connection.is_known)});
     } else {
       SendWaiting(peer);
     }

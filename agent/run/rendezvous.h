@@ -159,6 +159,7 @@ class Rendezvous {
   template <typename Message>
   void Send(uint64_t peer, Message message);
   void SendWaiting(uint64_t peer);
+  void Refuse(uint64_t peer, RefusedMessage message);
   Outputs TakeOutputs();
 
   const Options options_;

@@ -355,7 +355,9 @@ bool RendezvousClient::TakeMessage(RootMessage message) {
     started_ = true;
     SetSilence(start->assignment.node_timeout_ms * kNsPerMs);
   }
+  const bool is_last = std::holds_alternative<RefusedMessage>(message);
   callbacks_.received(std::move(message));
+  if (is_last) Close();
   return fd_.valid();
 }
 

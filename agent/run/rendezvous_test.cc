@@ -199,6 +199,7 @@ TEST(RendezvousTest, WhatDoesNotFitIsRefusedWithBothValues) {
     auto refused = job.Last<RefusedMessage>(2);
     ASSERT_TRUE(refused) << one.words[0];
     for (const std::string& word : one.words) EXPECT_THAT(refused->text, HasSubstr(word));
+    EXPECT_THAT(job.closed(), ElementsAre(2)) << "or it could ask again and again, and read none of the answers";
     job.Lose(2);
     job.Join(3, 1);
     EXPECT_TRUE(job.Started(3)) << "the place is still free";
@@ -583,6 +584,7 @@ TEST(RendezvousTest, ACompleteJobRefusesFurtherNodes) {
               AllOf(HasSubstr("complete"), HasSubstr("2 of 2 nodes (host0, host1)")));
   job.Join(4, 3);
   EXPECT_THAT(job.Last<RefusedMessage>(4)->text, HasSubstr("complete"));
+  EXPECT_THAT(job.closed(), ElementsAre(3, 4));
   EXPECT_FALSE(job.Last<RefusedMessage>(4)->another_job);
 
   // A node that is gone may be replaced.

@@ -166,6 +166,24 @@ def test_who_says_that_it_is_node_0_is_not(jobs):
     assert other.wait() == 0, other.log()
 
 
+def test_who_is_refused_asks_once(jobs):
+    """Or the answers that it does not read would be kept."""
+    port = ports.free_port()
+    node = jobs.static(0, port, procs=1)
+    stranger = None
+    while stranger is None:
+        try:
+            stranger = Launcher(port, run_id="another", min_nodes=2, max_nodes=2)
+        except ConnectionRefusedError:
+            node.require_alive()
+    assert stranger.answer()["type"] == "refused"
+    with pytest.raises(StoreClosed):
+        stranger.answer()
+    other = jobs.static(1, port, procs=1)
+    assert node.wait() == 0, node.log()
+    assert other.wait() == 0, other.log()
+
+
 def test_of_an_elastic_job_node_0_is_the_stores_launcher(jobs):
     port = ports.free_port()
     node = jobs.elastic("first", port, action=("wait",))
