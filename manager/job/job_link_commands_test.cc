@@ -24,10 +24,11 @@ TEST(JobLinkCoreTest, MpirunIsToldInOrderAndToLateOnes) {
   job.Take(job.core.Mpirun(11, {9, false, 0}, job.now));  // only node 0's count
   job.Enter(12, Join(2, 3));
   for (uint64_t peer : {11, 12}) {
-    EXPECT_THAT(job.All<JobMpirunCall>(peer),
+    EXPECT_THAT(job.MpirunCalls(peer),
                 ElementsAre(JobMpirunCall{1, false, 0}, JobMpirunCall{1, true, 3}, JobMpirunCall{2, false, 0}));
   }
-  EXPECT_THAT(job.All<JobMpirunCall>(10), IsEmpty());
+  EXPECT_THAT(job.MpirunCalls(10), IsEmpty());
+  EXPECT_EQ(job.Last<JobMpirunNews>(11).calls, job.Last<JobMpirunNews>(12).calls) << "kept once for all nodes";
 }
 
 TEST(JobLinkCoreTest, MpirunCallsAreBounded) {

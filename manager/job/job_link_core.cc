@@ -114,7 +114,7 @@ void JobLinkCore::SendSoFar(Node& node) {
     return;
   }
   if (node.info.index == 0) return;
-  for (const JobMpirunCall& call : attempt_->mpirun().all()) Send(node.peer, call);
+  if (JobMpirunNews news = attempt_->mpirun().all(); news.count > 0) Send(node.peer, std::move(news));
 }
 
 void JobLinkCore::Wait(uint64_t peer, JobJoin join) {
@@ -241,7 +241,7 @@ void JobLinkCore::TakeMpirun(uint64_t peer, const JobMpirunCall& call) {
       break;
   }
   for (const auto& [index, node] : attempt_->nodes()) {
-    if (index != 0 && node.peer != 0) Send(node.peer, call);
+    if (index != 0 && node.peer != 0) Send(node.peer, attempt_->mpirun().all());
   }
 }
 

@@ -120,7 +120,7 @@ class JobLinkCore {
   // OK: the command can be started on that node.
   absl::StatusOr<const Node*> FindCalled(const std::string& host);
 
-  void Send(uint64_t peer, JobMessage message) { outputs_.push_back({peer, std::move(message)}); }
+  void Send(uint64_t peer, JobMessage message) { outputs_.emplace_back(peer, std::move(message)); }
   JobOutputs TakeOutputs() { return std::exchange(outputs_, {}); }
 
   const Options options_;

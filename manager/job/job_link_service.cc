@@ -112,8 +112,9 @@ void Fill(const RemoteOrder& order, v1::JobNotice* notice) {
 }
 
 void Fill(const JobAlive&, v1::JobNotice* notice) { notice->mutable_alive(); }
-void Fill(const RemoteAnswer&, v1::JobNotice*) {}  // only callers are sent those
-void Fill(const StreamEnd&, v1::JobNotice*) {}     // is not sent
+void Fill(const RemoteAnswer&, v1::JobNotice*) {}   // only callers are sent those
+void Fill(const StreamEnd&, v1::JobNotice*) {}      // is not sent
+void Fill(const JobMpirunNews&, v1::JobNotice*) {}  // its calls are
 
 class JobLinkHub : public StreamHub<JobLinkCore, JobMessage> {
  public:
@@ -209,6 +210,8 @@ class NodeStream final : public Reactor<v1::NodeReport, v1::JobNotice> {
     }
     if (auto* state = std::get_if<JobState>(&message)) {
       state_ = std::move(*state);  // replaces one that was not sent yet
+    } else if (auto* news = std::get_if<JobMpirunNews>(&message)) {
+      news_ = std::move(*news);  // likewise
     } else if (std::holds_alternative<JobAlive>(message)) {
       alive_ = true;  // likewise
     } else {
@@ -292,6 +295,10 @@ class NodeStream final : public Reactor<v1::NodeReport, v1::JobNotice> {
       EndLocked(grpc::Status::OK);
       return false;
     }
+    if (calls_told_ < news_.count) {
+      Fill(news_.calls->at(calls_told_++), message);
+      return true;
+    }
     if (queue_.empty()) return false;
     const JobMessage& next = queue_.front();
     std::visit([&](const auto& one) { Fill(one, message); }, next);
@@ -303,6 +310,8 @@ class NodeStream final : public Reactor<v1::NodeReport, v1::JobNotice> {
 
   const JobShape* const shape_;  // the service's
   std::optional<JobState> state_;
+  JobMpirunNews news_;
+  size_t calls_told_ = 0;
   bool alive_ = false;
   bool refused_ = false;
 };

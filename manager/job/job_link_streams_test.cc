@@ -368,7 +368,7 @@ TEST(JobLinkCoreTest, WhatAWaitingNodeReportedIsKept) {
   job.Enter(21, Serving(Join(1, 2, "again1")));
   job.Ready(21);
   job.Lose(10);
-  EXPECT_EQ(job.All<JobMpirunCall>(21).size(), 1u);
+  EXPECT_EQ(job.MpirunCalls(21).size(), 1u);
   EXPECT_THAT(job.Ends(20), ElementsAre(0));
   EXPECT_THAT(job.Ends(21), ElementsAre(0));
 }

@@ -4,6 +4,8 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <memory>
+#include <mutex>
 #include <optional>
 #include <string>
 #include <variant>
@@ -59,6 +61,34 @@ struct JobMpirunCall {
   friend bool operator==(const JobMpirunCall&, const JobMpirunCall&) = default;
 };
 
+// Calls in the order in which they were reported. Nodes that do not read share it, or it would be kept once for each.
+// Thread safety: any thread.
+class MpirunLog {
+ public:
+  void Append(const JobMpirunCall& call) {
+    std::lock_guard lock(mutex_);
+    calls_.push_back(call);
+  }
+  size_t size() const {
+    std::lock_guard lock(mutex_);
+    return calls_.size();
+  }
+  JobMpirunCall at(size_t index) const {
+    std::lock_guard lock(mutex_);
+    return calls_.at(index);
+  }
+
+ private:
+  mutable std::mutex mutex_;
+  std::vector<JobMpirunCall> calls_;
+};
+
+// The first `count` calls of an attempt: a node is to hear those of them that it has not heard on this stream.
+struct JobMpirunNews {
+  std::shared_ptr<const MpirunLog> calls;
+  size_t count = 0;
+};
+
 // taskd.v1.JobState.
 struct JobState {
   bool first_joined = false;
@@ -102,7 +132,7 @@ struct StreamEnd {
 };
 
 using JobMessage =
-    std::variant<JobState, JobEnd, JobRefusal, JobMpirunCall, RemoteOrder, RemoteAnswer, StreamEnd, JobAlive>;
+    std::variant<JobState, JobEnd, JobRefusal, JobMpirunNews, RemoteOrder, RemoteAnswer, StreamEnd, JobAlive>;
 
 // To be sent to `peer`. After JobRefusal and StreamEnd it is forgotten.
 struct JobOutput {

@@ -2,9 +2,9 @@
 #pragma once
 
 #include <cstdint>
+#include <memory>
 #include <set>
 #include <utility>
-#include <vector>
 
 #include "manager/job/job_messages.h"
 
@@ -17,15 +17,15 @@ class MpirunCalls {
   // Each beginning and each end counts once: node 0 reports all of them again after its stream broke.
   Taken Take(const JobMpirunCall& call) {
     if (!known_.emplace(call.number, call.ended).second) return Taken::kKnown;
-    if (all_.size() >= JobLimits::kMaxMpirunEvents) return Taken::kTooMany;
-    all_.push_back(call);
+    if (all_->size() >= JobLimits::kMaxMpirunEvents) return Taken::kTooMany;
+    all_->Append(call);
     return Taken::kNew;
   }
-  // In the order in which they were reported.
-  const std::vector<JobMpirunCall>& all() const { return all_; }
+  // All until now.
+  JobMpirunNews all() const { return {all_, all_->size()}; }
 
  private:
-  std::vector<JobMpirunCall> all_;
+  std::shared_ptr<MpirunLog> all_ = std::make_shared<MpirunLog>();
   std::set<std::pair<uint32_t, bool>> known_;  // number, ended
 };
 

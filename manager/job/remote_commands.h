@@ -52,7 +52,7 @@ class RemoteCommands {
     size_t queued_bytes = 0;
   };
 
-  void Send(uint64_t peer, JobMessage message) { outputs_->push_back({peer, std::move(message)}); }
+  void Send(uint64_t peer, JobMessage message) { outputs_->emplace_back(peer, std::move(message)); }
   void Queue(uint64_t id, uint64_t peer, JobMessage message, size_t data_bytes);
   void GiveUp(uint64_t id, size_t limit_bytes, std::string_view whose);
   void Cancel(uint64_t id, uint64_t peer) { Send(peer, RemoteOrder{id, RemoteOrder::Kind::kCancel, ""}); }

@@ -78,6 +78,14 @@ class LinkJob {
     EXPECT_FALSE(all.empty()) << "peer " << peer;
     return all.empty() ? Message{} : all.back();
   }
+  // Those of which the peer has heard, as a stream tells them.
+  std::vector<JobMpirunCall> MpirunCalls(uint64_t peer) {
+    std::vector<JobMpirunCall> calls;
+    for (const JobMpirunNews& news : All<JobMpirunNews>(peer)) {
+      for (size_t i = calls.size(); i < news.count; ++i) calls.push_back(news.calls->at(i));
+    }
+    return calls;
+  }
   std::vector<int> Ends(uint64_t peer) {
     std::vector<int> codes;
     for (const JobEnd& end : All<JobEnd>(peer)) codes.push_back(end.code);

@@ -205,6 +205,26 @@ def test_calls_of_mpirun_are_bounded(secret_manager, peer):
     require_job_works(peer, secret_manager)
 
 
+def test_calls_of_mpirun_are_kept_once(secret_manager, peer):
+    """And not for each node that does not read them."""
+    nodes = 64
+    first = peer.join(secret_manager, 0, nodes)
+    others = [peer.join(secret_manager, index, nodes) for index in range(1, nodes)]
+    for node in (first, *others):
+        node.next()
+    before = peak_bytes(secret_manager)
+    for number in range(16_384):
+        first.say(peer.messages.NodeReport(mpirun=peer.messages.MpirunCall(number=number)))
+    last = others.pop()
+    heard = []
+    while len(heard) < 16_384:
+        notice = last.next()
+        if notice.WhichOneof("kind") == "mpirun":
+            heard.append(notice.mpirun.number)
+    assert heard == list(range(16_384))
+    assert peak_bytes(secret_manager) - before < 24 * MIB
+
+
 # Remote commands.
 
 def test_commands_of_a_node_are_bounded(secret_manager, peer):
