@@ -550,8 +550,11 @@ void RootCore::Forget(uint64_t stream, const std::vector<std::string>& keys) {
 
 void RootCore::ForgetTry(bool all) {
   std::vector<std::string> keys;
+  std::vector<std::string> copied;
   for (const auto& [key, entry] : entries_) {
-    if ((all || entry.of_this_try) && !sharing_.IsLocked(key)) keys.push_back(key);
+    if (!all && !entry.of_this_try) continue;
+    // A locked key's copies are on their way back. It must not outlive its try because a tier is slow to give them.
+    (sharing_.HasCopies(key) && !sharing_.IsLocked(key) ? copied : keys).push_back(key);
   }
   for (const auto& [key, elements] : queues_) {
     bytes_ -= kQueueOverhead;
@@ -559,10 +562,11 @@ void RootCore::ForgetTry(bool all) {
   }
   queues_.clear();  // only clients of 2.2 and later have them
   // No rank runs between two tries: no copy can have been read by the time that the answers are here.
-  auto erase = [this, keys] {
-    for (const std::string& key : keys) Erase(key);
+  auto erase = [this](const std::vector<std::string>& gone) {
+    for (const std::string& key : gone) Erase(key);
   };
-  if (sharing_.Revoke(keys, 0, erase)) erase();
+  erase(keys);
+  if (sharing_.Revoke(copied, 0, [erase, copied] { erase(copied); })) erase(copied);
 }
 
 }  // namespace taskd::store

@@ -401,5 +401,20 @@ TEST_F(RootCoreTest, ANewTryForgetsItsKeysOrAll) {
   EXPECT_EQ(root_.bytes(), 0u);
 }
 
+TEST_F(RootCoreTest, AKeyWhoseCopyIsNotGivenBackDoesNotOutliveItsTry) {
+  Set("written", "v");
+  Set("other", "v");
+  clients_.Ask(kTier, StoreOp::kMultiGet, {"written"});
+  EXPECT_EQ(clients_.Ask(1, StoreOp::kSet, {"written"}, {"w"}).result, Result::kBlocked);
+  root_.Gone(1);
+  root_.ForgetTry(false);
+  EXPECT_EQ(root_.keys(), 0u);
+  EXPECT_EQ(clients_.Ask(2, StoreOp::kSet, {"other"}, {"of the next"}).result, Result::kDone)
+      << "of which none has copies";
+  root_.Acknowledge(kTier, revoked_.at(0).batch);
+  EXPECT_EQ(Number(StoreOp::kCheck, {"written"}), 0);
+  EXPECT_THAT(Get({"other"}), ElementsAre("of the next"));
+}
+
 }  // namespace
 }  // namespace taskd::store
