@@ -1,5 +1,6 @@
 #include "store/backend.h"
 
+#include <algorithm>
 #include <utility>
 
 #include "store/root_core.h"
@@ -9,6 +10,7 @@ namespace {
 
 constexpr size_t kMaxUplinkBacklog = 16 * 1024 * 1024;
 constexpr int64_t kNsPerMs = 1'000'000;
+constexpr int64_t kLeastMarginMs = 3'000;  // more than two ticks
 
 }  // namespace
 
@@ -57,7 +59,13 @@ bool StoreBackend::is_full() const { return uplink_ != nullptr && uplink_->unwri
 
 std::vector<uint64_t> StoreBackend::Tick(int64_t now_ns) {
   sharing_->set_now_ns(now_ns);
-  return sharing_->Late(now_ns - peer_timeout_ms_ * kNsPerMs);
+  return sharing_->Late(now_ns - patience_ms() * kNsPerMs);
+}
+
+int64_t StoreBackend::patience_ms() const {
+  if (uplink_ == nullptr) return peer_timeout_ms_;
+  const int64_t above_ms = std::min(uplink_->patience_ms().value_or(peer_timeout_ms_), peer_timeout_ms_);
+  return above_ms - std::min(std::max(above_ms / 12, kLeastMarginMs), above_ms / 2);
 }
 
 void StoreBackend::SetPeerTimeout(int64_t timeout_ms) {

@@ -44,8 +44,11 @@ class StoreBackend {
     const bool waits = op == StoreOp::kWait || op == StoreOp::kBarrier;
     return !is_full() && (!waits || core_->may_wait());
   }
-  // To be called about once a second. The streams that owe an acknowledgement for the peer time-out.
+  // To be called about once a second. The streams that have owed an acknowledgement for patience_ms().
   std::vector<uint64_t> Tick(int64_t now_ns);
+  // The peer time-out, less than which a tier has for those below it: the store above is to see that tier's
+  // acknowledgement, and not to give up the tier because of one below it.
+  int64_t patience_ms() const;
 
   void SetPeerTimeout(int64_t timeout_ms);
   void SetUpstream(const HostPort& upstream) { uplink_->SetTarget(upstream); }

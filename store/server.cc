@@ -374,7 +374,7 @@ void Server::Tick() {
     Connection* connection = connections_.Find(id);
     if (connection == nullptr) continue;
     spdlog::warn("store: the tier at {} has not answered for {:g} s; its connection is closed",
-                 PeerAddress(connection->fd.get()), static_cast<double>(peer_timeout_ms_) / 1000);
+                 PeerAddress(connection->fd.get()), static_cast<double>(backend_.patience_ms()) / 1000);
     connections_.Doom(*connection);
   }
   budget_.CloseIdleReaders();

@@ -17,7 +17,7 @@ namespace taskd::store {
 
 struct TierFrame {
   enum class Type : uint8_t {
-    kHello = 1,    // number: kTierProtocol
+    kHello = 1,    // number: kTierProtocol; down: id, for how many ms acknowledgements are waited for
     kRequest,      // up: id, op, keys, values, number
     kCancel,       // up: id of a kWait or kBarrier
     kForget,       // up: keys of which it keeps no copy any more

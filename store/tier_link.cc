@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <array>
 #include <cerrno>
+#include <cstdint>
 #include <cstring>
 #include <memory>
 #include <utility>
@@ -168,6 +169,7 @@ void TierLink::Receive() {
     }
     loop_.Cancel(timer_);
     state_ = State::kConnected;
+    if (frame->id > 0 && frame->id <= INT64_MAX) patience_ms_ = static_cast<int64_t>(frame->id);
     pause_ns_ = kFirstPauseNs;
     if (!said_.empty()) spdlog::info("the store at {} is there", FormatHostPort(upstream_));
     said_.clear();

@@ -3,6 +3,7 @@
 
 #include <cstdint>
 #include <functional>
+#include <optional>
 #include <string>
 
 #include "common/address.h"
@@ -40,6 +41,8 @@ class TierLink {
   // The store above will go, which is not logged.
   void ExpectEnd() { expect_end_ = true; }
   bool connected() const { return state_ == State::kConnected; }
+  // How long the store above waits for acknowledgements, as it said last.
+  std::optional<int64_t> patience_ms() const { return patience_ms_; }
   size_t unwritten_bytes() const { return out_.size() - written_; }
   uint64_t requests() const { return requests_; }
   uint64_t bytes() const { return bytes_; }
@@ -60,6 +63,7 @@ class TierLink {
   const std::string secret_;
   HostPort upstream_;
   int64_t peer_timeout_ms_ = kPeerTimeoutMs;
+  std::optional<int64_t> patience_ms_;
   const Callbacks callbacks_;
   State state_ = State::kApart;
   UniqueFd fd_;

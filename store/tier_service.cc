@@ -97,6 +97,7 @@ void TierService::Greet(Connection& connection, const TierFrame& frame) {
 
 void TierService::SendHello(Connection& connection, std::vector<std::string> values) {
   TierFrame hello;
+  hello.id = static_cast<uint64_t>(backend_.patience_ms());
   hello.number = kTierProtocol;
   hello.values = std::move(values);
   Send(connection, hello);
