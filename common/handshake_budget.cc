@@ -1,6 +1,9 @@
 #include "common/handshake_budget.h"
 
 #include <algorithm>
+#include <tuple>
+
+#include "common/peer_user.h"
 
 namespace taskd {
 namespace {
@@ -14,7 +17,9 @@ constexpr size_t kMostCooling = 16'384;
 std::optional<HandshakeBudget::Id> HandshakeBudget::Add(Id id, const std::string& peer, int64_t now_ns) {
   std::optional<Id> victim;
   if (connections_.size() >= limits_.connections) victim = MakeRoom(now_ns);
-  const auto found = peers_.try_emplace(peer).first;
+  const auto [found, is_new] = peers_.try_emplace(peer);
+  if (is_new) found->second.network = networks_.try_emplace(NetworkOf(peer)).first;
+  ++found->second.network->second.connections;
   Connection connection{.peer = found, .since_ns = now_ns, .place = {}, .waiting_place = {}};
   connection.place = found->second.idle.insert(found->second.idle.end(), id);
   connections_.emplace(id, connection);
@@ -23,13 +28,24 @@ std::optional<HandshakeBudget::Id> HandshakeBudget::Add(Id id, const std::string
 
 std::optional<HandshakeBudget::Id> HandshakeBudget::MakeRoom(int64_t now_ns) {
   if (connections_.empty()) return std::nullopt;
-  const auto most = std::max_element(peers_.begin(), peers_.end(),
-                                     [](const auto& a, const auto& b) { return a.second.size() < b.second.size(); });
-  // Something was spent on handshakes, and they end by themselves.
-  const Peer& owner = most->second;
-  const Id victim = owner.idle.empty() ? owner.underway.front() : owner.idle.front();
+  const Id victim = OldestOf(Largest());
   Remove(victim, true, now_ns);
   return victim;
+}
+
+// Something was spent on handshakes, and they end by themselves.
+HandshakeBudget::Id HandshakeBudget::OldestOf(const Peer& peer) {
+  return peer.idle.empty() ? peer.underway.front() : peer.idle.front();
+}
+
+// Of equal ones that of the oldest connection: it had most time.
+const HandshakeBudget::Peer& HandshakeBudget::Largest() const {
+  const auto place = [](const Peer& peer) {
+    return std::tuple(peer.size(), peer.network->second.connections, ~OldestOf(peer));
+  };
+  return std::max_element(peers_.begin(), peers_.end(),
+                          [&](const auto& a, const auto& b) { return place(a.second) < place(b.second); })
+      ->second;
 }
 
 void HandshakeBudget::Wants(Id id) {
@@ -43,33 +59,42 @@ void HandshakeBudget::Wants(Id id) {
 
 std::optional<HandshakeBudget::Turn> HandshakeBudget::Next(int64_t now_ns) {
   Cool(now_ns);
-  // In turn: the first after the last one.
-  auto peer = peers_.upper_bound(last_);
-  for (size_t i = 0; i < peers_.size(); ++i, ++peer) {
-    if (peer == peers_.end()) peer = peers_.begin();
-    Peer& own = peer->second;
-    if (own.waiting.empty() || own.underway.size() + CoolingOf(peer->first) >= limits_.handshakes_of_peer) continue;
-    std::optional<Id> drop;
-    if (underway_ >= limits_.handshakes) {
-      const auto most = std::max_element(peers_.begin(), peers_.end(), [](const auto& a, const auto& b) {
-        return a.second.underway.size() < b.second.underway.size();
-      });
-      if (most->second.underway.size() <= own.underway.size() + 1) continue;
-      drop = most->second.underway.front();
-    }
-    last_ = peer->first;
-    const Id id = own.waiting.back();
-    Connection& connection = connections_.at(id);
-    own.waiting.pop_back();
-    own.idle.erase(connection.place);
-    connection.place = own.underway.insert(own.underway.end(), id);
-    connection.state = State::kUnderway;
-    connection.began_ns = now_ns;
-    ++underway_;
-    if (drop) Remove(*drop, true, now_ns);
-    return Turn{id, drop};
+  const Peer* most = nullptr;  // of handshakes, where there is no place for another one
+  if (underway_ >= limits_.handshakes) {
+    const auto share = [](const Peer& peer) { return std::tuple(peer.network->second.underway, peer.underway.size()); };
+    most = &std::max_element(peers_.begin(), peers_.end(), [&](const auto& a, const auto& b) {
+              return share(a.second) < share(b.second);
+            })->second;
   }
-  return std::nullopt;
+  const auto turn = [](const Peer& peer) {
+    return std::tuple(peer.network->second.turn, peer.turn, peer.waiting.front());
+  };
+  Peer* next = nullptr;
+  for (auto& [name, peer] : peers_) {
+    if (peer.waiting.empty() || peer.underway.size() + CoolingOf(name) >= limits_.handshakes_of_peer) continue;
+    if (most != nullptr && !MayTakeFrom(*most, peer)) continue;
+    if (next == nullptr || turn(peer) < turn(*next)) next = &peer;
+  }
+  if (next == nullptr) return std::nullopt;
+  const std::optional<Id> drop = most == nullptr ? std::nullopt : std::optional(most->underway.front());
+  const Id id = next->waiting.back();
+  Connection& connection = connections_.at(id);
+  next->waiting.pop_back();
+  next->idle.erase(connection.place);
+  connection.place = next->underway.insert(next->underway.end(), id);
+  connection.state = State::kUnderway;
+  connection.began_ns = now_ns;
+  ++underway_;
+  ++next->network->second.underway;
+  next->turn = next->network->second.turn = ++turns_;
+  if (drop) Remove(*drop, true, now_ns);
+  return Turn{id, drop};
+}
+
+// It has two more, or its network has.
+bool HandshakeBudget::MayTakeFrom(const Peer& other, const Peer& own) {
+  if (other.network == own.network) return other.underway.size() > own.underway.size() + 1;
+  return other.network->second.underway > own.network->second.underway + 1;
 }
 
 void HandshakeBudget::Proven(Id id) { Remove(id, false, 0); }
@@ -98,6 +123,7 @@ void HandshakeBudget::Remove(Id id, bool has_failed, int64_t now_ns) {
   if (connection.state == State::kUnderway) {
     peer->second.underway.erase(connection.place);
     --underway_;
+    --peer->second.network->second.underway;
     const int64_t until_ns = connection.began_ns + limits_.cool_ms * kMillisecondNs;
     if (has_failed && until_ns > now_ns) {
       ++cooling_of_[peer->first];
@@ -108,6 +134,7 @@ void HandshakeBudget::Remove(Id id, bool has_failed, int64_t now_ns) {
     peer->second.idle.erase(connection.place);
   }
   connections_.erase(found);
+  if (--peer->second.network->second.connections == 0) networks_.erase(peer->second.network);
   if (peer->second.size() == 0) peers_.erase(peer);
   if (cooling_.size() > kMostCooling) ForgetFirstCooling();
 }

@@ -6,6 +6,9 @@
 // fails again and again gets a trickle, and one that succeeds is never slowed down. The newest of a peer begins first:
 // those before it may have been left there to keep it waiting. Where something is full, the oldest of the
 // peer that has most goes first: a new peer always gets in.
+//
+// One party may be thousands of peers, with the addresses of a network (NetworkOf() in peer_user.h). So networks take
+// turns before peers do, and of peers that have as much the one whose network has most goes first.
 #pragma once
 
 #include <cstddef>
@@ -22,7 +25,7 @@ namespace taskd {
 // No I/O, no clock; times are of one monotonic clock. Not thread safe.
 class HandshakeBudget {
  public:
-  using Id = uint64_t;  // the caller's
+  using Id = uint64_t;  // the caller's: later ones are greater
 
   struct Limits {
     size_t connections = 1024;       // not proven yet, all together
@@ -41,7 +44,8 @@ class HandshakeBudget {
   std::optional<Id> MakeRoom(int64_t now_ns);
   // It has sent something: it wants to begin.
   void Wants(Id id);
-  // The next that may begin its handshake, peer by peer in turn. `drop`: has to be closed for it, and is forgotten.
+  // The next that may begin its handshake: of the network, then of the peer, whose turn is longest ago. `drop`: has to
+  // be closed for it, and is forgotten.
   struct Turn {
     Id begin;
     std::optional<Id> drop;
@@ -57,7 +61,16 @@ class HandshakeBudget {
   size_t size() const { return connections_.size(); }
 
  private:
+  // Of those that have connections.
+  struct Network {
+    size_t connections = 0;
+    size_t underway = 0;
+    uint64_t turn = 0;  // the last; 0: it had none
+  };
+  using Networks = std::map<std::string, Network>;
   struct Peer {
+    Networks::iterator network;
+    uint64_t turn = 0;       // as the network's
     std::list<Id> idle;      // silent or waiting, the oldest first
     std::list<Id> waiting;   // of these, those that want to begin; the newest is the first to
     std::list<Id> underway;  // the oldest first
@@ -75,6 +88,9 @@ class HandshakeBudget {
     std::list<Id>::iterator waiting_place;  // kWaiting
   };
 
+  static Id OldestOf(const Peer& peer);
+  const Peer& Largest() const;
+  static bool MayTakeFrom(const Peer& other, const Peer& own);
   void Remove(Id id, bool has_failed, int64_t now_ns);
   size_t CoolingOf(const std::string& peer) const;
   void Cool(int64_t now_ns);
@@ -82,11 +98,12 @@ class HandshakeBudget {
 
   const Limits limits_;
   std::unordered_map<Id, Connection> connections_;
+  Networks networks_;
   Peers peers_;                                         // that have connections
   std::multimap<int64_t, std::string> cooling_;         // until when, and whose
   std::unordered_map<std::string, size_t> cooling_of_;  // how many of a peer
   size_t underway_ = 0;
-  std::string last_;  // whose turn was the last
+  uint64_t turns_ = 0;
 };
 
 }  // namespace taskd

@@ -5,6 +5,7 @@
 #include <functional>
 #include <map>
 #include <random>
+#include <sstream>
 #include <utility>
 
 #include "gmock/gmock.h"
@@ -220,6 +221,50 @@ TEST(HandshakeBudgetTest, AllNodesOfAJobBehindOneAddressGetIn) {
     EXPECT_LT(job.now_ns(), static_cast<int64_t>(kNodes) * handshake_ns * 11 / 10) << "the thread was never idle";
     EXPECT_LE(job.most_returns(), 10) << "nobody is starved";
   }
+}
+
+// Addresses of one network, as many as there are connections.
+std::string AddressOf(const std::string& network, Id number) {
+  std::ostringstream address;
+  address << network << std::hex << number << "::/64";
+  return address.str();
+}
+
+TEST(HandshakeBudgetTest, ManyPeersOfANetworkKeepNobodyElseOut) {
+  for (const std::string honest : {"10.0.0.7", "2001:db8:1:1::/64", "user 1000", "zone"}) {
+    HandshakeBudget budget({.connections = 64, .handshakes = 16});
+    Id id = 1000;
+    const auto flood = [&](int connections, int64_t now_ns) {
+      std::vector<Id> closed;
+      for (int i = 0; i < connections; ++i, ++id) {
+        if (const auto victim = budget.Add(id, AddressOf("2001:db8:bad:", id), now_ns)) closed.push_back(*victim);
+        budget.Wants(id);
+      }
+      return closed;
+    };
+    flood(64, 0);
+    EXPECT_EQ(Begin(budget).size(), 16u);
+    ASSERT_TRUE(budget.Add(1, honest, kMs));
+    EXPECT_THAT(flood(1000, kMs), ::testing::Not(::testing::Contains(1u))) << honest;
+    Begin(budget, kMs);
+    budget.Wants(1);
+    const auto turn = budget.Next(kMs);
+    ASSERT_TRUE(turn) << honest << ": all places are of the other network";
+    EXPECT_EQ(turn->begin, 1u) << honest;
+    EXPECT_TRUE(turn->drop);
+    EXPECT_THAT(flood(1000, 2 * kMs), ::testing::Not(::testing::Contains(1u))) << honest;
+  }
+}
+
+TEST(HandshakeBudgetTest, NetworksTakeTurns) {
+  HandshakeBudget budget({.handshakes = 4});
+  for (Id id = 0; id < 8; ++id) AddAndWant(budget, id, AddressOf("2001:db8:a:", id));
+  AddAndWant(budget, 8, "2001:db8:b:1::/64");
+  AddAndWant(budget, 9, "10.0.0.7");
+  std::vector<Id> first = Begin(budget);
+  ASSERT_GE(first.size(), 4u);
+  first.resize(4);
+  EXPECT_THAT(first, ::testing::IsSupersetOf({8u, 9u}));
 }
 
 TEST(HandshakeBudgetTest, FailuresOfAnyNumberOfPeersAreBounded) {

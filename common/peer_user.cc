@@ -9,9 +9,11 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <array>
 #include <cerrno>
 #include <cstring>
+#include <iterator>
 #include <sstream>
 #include <string>
 #include <vector>
@@ -218,6 +220,19 @@ std::string PeerShare(int fd) {
   if (peer->is_v4()) return inet_ntop(AF_INET, &peer->v6[3], text, sizeof(text));
   const std::array<uint32_t, 4> network = {peer->v6[0], peer->v6[1], 0, 0};
   return absl::StrCat(inet_ntop(AF_INET6, network.data(), text, sizeof(text)), "/64");
+}
+
+std::string NetworkOf(const std::string& share) {
+  constexpr std::string_view kSuffix = "/64";
+  constexpr size_t kBytes = 48 / 8;
+  in6_addr address;
+  if (!share.ends_with(kSuffix) ||
+      inet_pton(AF_INET6, share.substr(0, share.size() - kSuffix.size()).c_str(), &address) != 1) {
+    return share;
+  }
+  std::fill(std::begin(address.s6_addr) + kBytes, std::end(address.s6_addr), 0);
+  char text[INET6_ADDRSTRLEN] = "";
+  return absl::StrCat(inet_ntop(AF_INET6, &address, text, sizeof(text)), "/48");
 }
 
 }  // namespace taskd
