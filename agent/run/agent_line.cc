@@ -11,6 +11,7 @@
 
 #include "absl/status/statusor.h"
 #include "common/foreign_owner.h"
+#include "common/json_limits.h"
 #include "common/log.h"
 #include "common/utf8.h"
 #include "fmt/format.h"
@@ -25,6 +26,8 @@ using Json = nlohmann::ordered_json;
 
 constexpr size_t kMaxMessageBytes = 8 * 1024;            // stays below a frame however it is escaped
 constexpr size_t kMaxOutputBytes = size_t{1024} * 1024;  // to a proxy that does not read
+// As a proxy lets pass. Whoever has taken its socket's place may send anything, and to copy what is deep recurses.
+constexpr JsonLimits kJsonLimits = {.bytes = hello::kMaxFrameBytes, .depth = 16, .values = 8192};
 
 // A list of local ranks as plug-ins take it: [[0, 3]]; [[-1]], [] or nothing: all, which is empty here.
 absl::StatusOr<std::vector<int>> LocalRanks(const Json& request) {
@@ -215,7 +218,8 @@ bool AgentLine::TakeFrames() {
 }
 
 void AgentLine::Answer(std::string_view frame) {
-  const Json request = Json::parse(frame, nullptr, false);
+  const absl::StatusOr<Json> parsed = ParseJson<Json>(frame, kJsonLimits);
+  const Json request = parsed.ok() ? *parsed : Json();
   if (!request.is_object() || !request.contains("id") || !request["id"].is_number_unsigned()) {
     spdlog::warn("a request of the proxy is left out: it is not an object with an id");
     return;

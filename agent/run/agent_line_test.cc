@@ -224,6 +224,9 @@ TEST_F(AgentLineTest, WrongRequestsAreAnsweredAndDoNothing) {
   EXPECT_THAT(did_, ::testing::IsEmpty());
   // Nobody could be answered: left out, and the line goes on.
   line->Write(Line::Frame("{") + Line::Frame("[1]") + Line::Frame(R"({"id":-1})") + Line::Frame(""));
+  constexpr size_t kDepth = 32'000;
+  line->Write(Line::Frame(R"({"id":1,"operator":"MONITOR","args":)" + std::string(kDepth, '[') +
+                          std::string(kDepth, ']') + "}"));
   EXPECT_TRUE(line->Ask(Request(2, "KILL_WORKER"))["ok"]);
 }
 

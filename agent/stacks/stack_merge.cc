@@ -8,6 +8,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
+#include "common/json_limits.h"
 #include "common/printable.h"
 #include "common/ranges_text.h"
 #include "nlohmann/json.hpp"
@@ -20,6 +21,8 @@ using Json = nlohmann::ordered_json;
 constexpr size_t kMaxRanks = 131072;
 constexpr size_t kLogNativeFrames = 20;
 constexpr size_t kMaxFrames = 512;
+// Of a node's stacks, which come from the network.
+constexpr JsonLimits kJsonLimits = {.bytes = size_t{8} << 20, .depth = 6, .values = size_t{1} << 20};
 
 std::string Text(const Json& object, const char* name) {
   auto found = object.find(name);
@@ -89,13 +92,17 @@ struct Group {
 
 // Those of `origins`, then the rarest first.
 std::vector<const Group*> InOrder(const std::map<std::string, Group>& groups, const std::set<int>& origins) {
+  std::vector<std::tuple<bool, size_t, int, size_t, const Group*>> places;
+  for (const auto& [key, group] : groups) {
+    const bool others = std::ranges::none_of(group.ranks, [&](int rank) { return origins.contains(rank); });
+    places.emplace_back(others, group.ranks.size(), *group.ranks.begin(), group.threads, &group);
+  }
+  std::ranges::sort(places, [](const auto& a, const auto& b) {
+    return std::tie(std::get<0>(a), std::get<1>(a), std::get<2>(a), std::get<3>(a)) <
+           std::tie(std::get<0>(b), std::get<1>(b), std::get<2>(b), std::get<3>(b));
+  });
   std::vector<const Group*> order;
-  for (const auto& [key, group] : groups) order.push_back(&group);
-  const auto place = [&](const Group* group) {
-    const bool others = std::ranges::none_of(group->ranks, [&](int rank) { return origins.contains(rank); });
-    return std::tuple(others, group->ranks.size(), *group->ranks.begin(), group->threads);
-  };
-  std::sort(order.begin(), order.end(), [&](const Group* a, const Group* b) { return place(a) < place(b); });
+  for (const auto& place : places) order.push_back(std::get<const Group*>(place));
   return order;
 }
 
@@ -191,7 +198,9 @@ std::string EncodeStacks(const std::vector<RankStacks>& stacks, size_t max_bytes
 }
 
 absl::StatusOr<std::vector<RankStacks>> DecodeStacks(const std::string& json) {
-  const Json object = Json::parse(json, nullptr, false);
+  const absl::StatusOr<Json> parsed = ParseJson<Json>(json, kJsonLimits);
+  if (!parsed.ok()) return absl::InvalidArgumentError(absl::StrCat("stacks: ", parsed.status().message()));
+  const Json& object = *parsed;
   auto ranks = object.is_object() ? object.find("ranks") : object.end();
   if (!object.is_object() || ranks == object.end() || !ranks->is_array()) {
     return absl::InvalidArgumentError("stacks: not an object with a list \"ranks\"");
