@@ -86,7 +86,7 @@ TEST_F(CliTest, WrongUsageIsOneLineAndTwo) {
   ExpectWrongUsage("manager --nodes many", "many");
   ExpectWrongUsage("manager --nodes=-1", "-1");
   ExpectWrongUsage("manager", "70000", "TASKD_NODES=70000");
-  ExpectWrongUsage("manager --job a/b/c", "a/b/c");
+  ExpectWrongUsage("manager --job name", "name");
   ExpectWrongUsage("manager --listen 9601", "9601");
   ExpectWrongUsage("manager --listen 0.0.0.0:0", "--allow-plaintext");
   ExpectWrongUsage("manager --listen 127.0.0.1:0 --http 127.0.0.1:0 --tls-dir /nowhere", "/nowhere/ca.crt");

@@ -17,7 +17,7 @@ namespace {
 class ManagerCommand : public Command {
  public:
   void AddFlags(Flags& flags) override {
-    flags.Add("--job", options_.job, "NAMESPACE/NAME; without it any job name is this job's").JobName();
+    job_ = flags.Add("--job", options_.job, "NAMESPACE/NAME; without it any job name is this job's");
     flags.Add("--default-job", options_.default_job,
               "what the job is called without --job [the task id, else HOST-PID]");
     flags.Add("--task-id", options_.task_id, "the job's id at ClusterD");
@@ -41,6 +41,7 @@ class ManagerCommand : public Command {
 
   absl::StatusOr<bool> Run() override {
     options_.http_is_default = !http_->given();
+    if (!job_->on_command_line()) options_.job = FullJobName(options_.job);  // TASKD_JOB
     options_.token = TokenOfEnvironment();
     options_.secret = SecretOfEnvironment();
     options_.not_supported = UnsupportedRequests(OwnEnvironment());
@@ -52,6 +53,7 @@ class ManagerCommand : public Command {
 
  private:
   manager::ManagerOptions options_;
+  std::optional<Flag> job_;
   std::optional<Flag> http_;
 };
 

@@ -118,9 +118,9 @@ def test_marks_from_the_start(jobs, given, recorded):
         file.write(STEPS)
     options, environment = (given, {}) if isinstance(given, list) else ([], given)
     job = jobs.launch("node", "--standalone", *options, script=script, script_arguments=[],
-                      environment={"TASKD_MANAGER": "", "TASKD_PROFILING_DIR": marks, "MINDX_TASK_ID": "now",
+                      environment={"TASKD_MANAGER": "", "TASKD_PROFILING_DIR": marks, "MINDX_TASK_ID": "now", "TASKD_JOB": "my-run",
                                    "PYTHONPATH": harness.PYTHON_PACKAGE, **environment})
-    assert job.wait() == 0, job.log()
+    assert job.wait() == 0 and "TASKD_JOB" not in job.log(), job.log()
     counts = check_marks.check(os.path.join(marks, "now"), communication_json=False).ranks[0].counts
     assert {kind: count for kind, count in counts.items() if count} == dict.fromkeys(recorded, 30), "from the first step on"
 
