@@ -83,7 +83,6 @@ typedef struct MsptiConfig {
   // A futex that changes whenever `wanted` does, also from another process; it is only read. Null: one of our own.
   uint32_t* wake_word;
   uint64_t* dropped;  // counts with MsptiStats.dropped, atomically, on the training threads too. May be null
-  int exit_ms;        // how long the end of the process waits for the thread at most; 0: 1000
 } MsptiConfig;
 
 // Whether MsptiOpen has anything to open. Loads nothing: the dynamic linker's locks and an allocator's are not taken

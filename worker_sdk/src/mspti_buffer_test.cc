@@ -271,8 +271,7 @@ FRESH_TEST(MsptiThreadTest, AReaderThatNeverReturnsStopsNobody) {
                               .unusable = nullptr,
                               .context = nullptr,
                               .wake_word = nullptr,
-                              .dropped = &dropped,
-                              .exit_ms = 0};
+                              .dropped = &dropped};
   ASSERT_EQ(MsptiStart(&config), 0);
   ASSERT_TRUE(WaitUntil([&] { return fake.Stats().marker_enabled == 1; }));
   fake.mark("default", "held", 0);
@@ -341,8 +340,7 @@ MsptiConfig FileConfig() {
           .unusable = nullptr,
           .context = nullptr,
           .wake_word = nullptr,
-          .dropped = nullptr,
-          .exit_ms = 60'000};  // under a sanitizer on a busy machine the thread may get no CPU for a second
+          .dropped = nullptr};
 }
 
 void StartToFile(const Fake& fake) {

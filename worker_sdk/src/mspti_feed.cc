@@ -134,8 +134,7 @@ void StartMsptiFeed(ring::SegmentHeader& header) {
                               .unusable = Unusable,
                               .context = &header,
                               .wake_word = reinterpret_cast<uint32_t*>(&header.gate),
-                              .dropped = reinterpret_cast<uint64_t*>(&header.dropped),
-                              .exit_ms = 0};
+                              .dropped = reinterpret_cast<uint64_t*>(&header.dropped)};
   MsptiStart(&config);
 }
 

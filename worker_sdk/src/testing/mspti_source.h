@@ -58,8 +58,7 @@ class Sink {
             .unusable = [](void* self, const char* missing) { static_cast<Sink*>(self)->missing = missing; },
             .context = this,
             .wake_word = &wanted,
-            .dropped = &dropped,
-            .exit_ms = 0};
+            .dropped = &dropped};
   }
   void Want(uint32_t domains) {
     __atomic_store_n(&wanted, domains, __ATOMIC_RELEASE);
