@@ -62,7 +62,7 @@ std::vector<std::string> FirstWords(std::span<const CommandEntry> commands) {
 
 // What is wrong with the words that CLI11 has refused, for the user.
 std::string Explain(const CLI::ParseError& error, const CLI::App& command) {
-  const std::string text = error.what();
+  std::string text = error.what();
   if (error.get_exit_code() == static_cast<int>(CLI::ExitCodes::ArgumentMismatch) &&
       absl::EndsWith(text, " missing")) {  // "--from: 1 required TEXT missing"
     return absl::StrCat(text.substr(0, text.find(": ")), ": a value is missing");

@@ -11,6 +11,7 @@
 
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
+#include "agent/commands/command_line.h"
 #include "agent/commands/run_mode.h"
 #include "agent/modes/plans/mode_options.h"
 #include "agent/process/exit_code.h"
