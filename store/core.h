@@ -131,7 +131,7 @@ class StoreCore {
   // Keys and waits that a core looks at in a round because waits end: about 10 ms of CPU.
   static constexpr size_t kMaxVisits = 16 * 1024;
   // Copying so many bytes of an answer costs about as much as a visit.
-  static constexpr size_t kVisitBytes = 2 * 1024;
+  static constexpr size_t kVisitBytes = 1024;
 
  protected:
   static constexpr int kWorkKinds = 4;
