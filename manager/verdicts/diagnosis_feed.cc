@@ -363,6 +363,9 @@ bool DiagnosisFeed::AreMarksOff() const {
 
 diagnosis::Report DiagnosisFeed::report() const {
   diagnosis::Report report = engine_.report();
+  if (std::string rivals = Rivals(); !rivals.empty()) {
+    report.notes.push_back({diagnosis::NoteKind::kNoData, std::move(rivals)});
+  }
   if (AreMarksOff()) {  // what was found before is of steps that are over
     const int64_t last = report.last_step;
     const std::string since = last < 0 ? "" : absl::StrCat(" since step ", last);
@@ -370,9 +373,6 @@ diagnosis::Report DiagnosisFeed::report() const {
     report.notes.insert(report.notes.begin(), {diagnosis::NoteKind::kOff,
                                                absl::StrCat("marks are off", since, " (taskd switch all=on)"), last});
     return report;
-  }
-  if (std::string rivals = Rivals(); !rivals.empty()) {
-    report.notes.push_back({diagnosis::NoteKind::kNoData, std::move(rivals)});
   }
   if (!engine_.has_few_steps()) return report;
   if (const std::string advice = AdviseOnSteps(); !advice.empty()) {

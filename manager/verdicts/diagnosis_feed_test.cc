@@ -28,6 +28,17 @@ class FeedTest : public ::testing::Test {
     feed_.Folds(stream, Step(rank, next_step_++), now_);
     return feed_.counts().steps - before;
   }
+  // Of ranks 0 and 1, on stream 1.
+  void TakeTwentySteps() {
+    for (int64_t step = 0; step < 20; ++step) {
+      for (int rank : {0, 1}) {
+        FoldBatch batch = Step(rank, step);
+        batch.steps[0].fold.previous_end_ns = batch.steps[0].fold.end_ns - kSecond;
+        feed_.Folds(1, std::move(batch), now_);
+      }
+      feed_.Advance(now_);
+    }
+  }
   // All of its ranks on stream 1, "host-a".
   void Connect(const TestJob& job) {
     std::vector<RankPresence> ranks;
@@ -181,14 +192,7 @@ TEST_F(FeedTest, SaysWhyNoStepComes) {
 TEST_F(FeedTest, MarksThatAreOffAreSaidFirst) {
   feed_.Connect(1, 0, "host-a");
   feed_.Ranks(1, {{0, true, true, true}, {1, true, true, true}});
-  for (int64_t step = 0; step < 20; ++step) {
-    for (int rank : {0, 1}) {
-      FoldBatch batch = Step(rank, step);
-      batch.steps[0].fold.previous_end_ns = batch.steps[0].fold.end_ns - kSecond;
-      feed_.Folds(1, std::move(batch), now_);
-    }
-    feed_.Advance(now_);
-  }
+  TakeTwentySteps();
   const std::string before = diagnosis::WriteHeadline(feed_.report());
   feed_.Ranks(1, {{0, true, false, false}, {1, true, false, true}});
   EXPECT_EQ(diagnosis::WriteHeadline(feed_.report()), before) << "one of them records";
@@ -202,14 +206,7 @@ TEST_F(FeedTest, MarksThatAreOffAreSaidFirst) {
 TEST_F(FeedTest, AdviceIsNotToDoWhatIsDone) {
   feed_.Connect(1, 0, "host-a");
   feed_.Ranks(1, {{0, true, false}, {1, true, false}});
-  for (int64_t step = 0; step < 20; ++step) {
-    for (int rank : {0, 1}) {
-      FoldBatch batch = Step(rank, step);
-      batch.steps[0].fold.previous_end_ns = batch.steps[0].fold.end_ns - kSecond;
-      feed_.Folds(1, std::move(batch), now_);
-    }
-    feed_.Advance(now_);
-  }
+  TakeTwentySteps();
   auto said = [this] {
     std::string text;
     for (const diagnosis::Note& note : feed_.report().notes) text += note.text;
