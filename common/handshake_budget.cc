@@ -38,7 +38,7 @@ HandshakeBudget::Id HandshakeBudget::OldestOf(const Peer& peer) {
   return peer.idle.empty() ? peer.underway.front() : peer.idle.front();
 }
 
-// Of equal ones that of the oldest connection: it had most time.
+// Among equal peers it returns the one with the oldest connection, which has had the most time.
 const HandshakeBudget::Peer& HandshakeBudget::Largest() const {
   const auto place = [](const Peer& peer) {
     return std::tuple(peer.size(), peer.network->second.connections, ~OldestOf(peer));

@@ -61,7 +61,7 @@ class HandshakeBudget {
   size_t size() const { return connections_.size(); }
 
  private:
-  // Of those that have connections.
+  // A network is kept while a peer of it has connections.
   struct Network {
     size_t connections = 0;
     size_t underway = 0;

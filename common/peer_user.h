@@ -32,7 +32,8 @@ std::optional<uid_t> UserOfAbstractSocket(std::string_view name);
 // "2001:db8:0:7::/64", because a peer with one address of IPv6 has that many. Loopback peers whose user the kernel does
 // not say share one name; so do peers that have gone.
 std::string PeerShare(int fd);
-// Of such a name what one party may have many of: "2001:db8::/48" of "2001:db8:0:7::/64". Others: the name itself.
+// Returns the network of a share: "2001:db8::/48" for "2001:db8:0:7::/64", since one party may own a whole /48. Any other
+// share is its own network.
 std::string NetworkOf(const std::string& share);
 
 }  // namespace taskd

@@ -60,7 +60,7 @@ std::vector<std::string> FirstWords(std::span<const CommandEntry> commands) {
   return words;
 }
 
-// What is wrong with the words that CLI11 has refused, for the user.
+// Turns CLI11's error into a message that names the word and, for an unknown option, the nearest known one.
 std::string Explain(const CLI::ParseError& error, const CLI::App& command) {
   std::string text = error.what();
   if (error.get_exit_code() == static_cast<int>(CLI::ExitCodes::ArgumentMismatch) &&

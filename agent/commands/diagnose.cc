@@ -121,7 +121,7 @@ bool HasAnswer(const v1::DiagnosisReport& message) {
   return message.has_hang() || message.state() != v1::DiagnosisReport::UNKNOWN;
 }
 
-// What two reports have in common that say the same, whatever their numbers.
+// Two reports that differ in numbers only have the same text: state, open verdicts and kinds of notes.
 std::string AnswerOf(const v1::DiagnosisReport& message) {
   std::string answer = absl::StrCat(message.state(), message.has_hang() ? " hung" : "");
   for (const v1::Verdict& verdict : message.verdicts()) {

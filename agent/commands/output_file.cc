@@ -59,7 +59,8 @@ int DescriptorOf(const std::string& path) {
   return -1;
 }
 
-// What the path names, after a link is followed. `mode`: the mode of the file that replaces it; none: the umask decides.
+// Describes the file at a path, after links are followed. `mode` is the mode of its replacement; without a value the
+// umask decides.
 struct Found {
   bool is_regular = true;  // or there is nothing yet
   std::optional<mode_t> mode = {};

@@ -59,7 +59,8 @@ void Rendezvous::Send(uint64_t peer, Message message) {
   outputs_.push_back({peer, RootMessage(std::move(message))});
 }
 
-// Once: whoever asks again and reads nothing would make us keep all of the answers.
+// Answers and closes the connection. If it stayed open, a peer that asks again and reads nothing would fill our memory
+// with answers.
 void Rendezvous::Refuse(uint64_t peer, RefusedMessage message) {
   Send(peer, std::move(message));
   outputs_.push_back({peer, std::nullopt});

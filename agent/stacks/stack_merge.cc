@@ -21,7 +21,7 @@ using Json = nlohmann::ordered_json;
 constexpr size_t kMaxRanks = 131072;
 constexpr size_t kLogNativeFrames = 20;
 constexpr size_t kMaxFrames = 512;
-// Of a node's stacks, which come from the network.
+// The stacks of a node come from the network, so their JSON has limits.
 constexpr JsonLimits kJsonLimits = {.bytes = size_t{8} << 20, .depth = 6, .values = size_t{1} << 20};
 
 std::string Text(const Json& object, const char* name) {
