@@ -1,6 +1,5 @@
 #include "proxy/stop_meter.h"
 
-#include <fcntl.h>
 #include <unistd.h>
 
 #include <vector>
@@ -9,7 +8,7 @@
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
-#include "common/unique_fd.h"
+#include "common/files.h"
 
 namespace taskd::proxy {
 namespace {
@@ -17,15 +16,6 @@ namespace {
 // After the name in parentheses, which may have any character: state is the first field, utime the 12th, stime the 13th,
 // cutime and cstime the next.
 constexpr size_t kState = 0, kUserTicks = 11, kSystemTicks = 12, kReapedUserTicks = 13, kReapedSystemTicks = 14;
-
-// Of a file of the kernel's; empty: it cannot be read.
-std::string ReadStart(const std::string& path) {
-  const UniqueFd file(open(path.c_str(), O_RDONLY | O_NONBLOCK | O_CLOEXEC));
-  if (file.get() < 0) return "";
-  char text[4096];
-  const ssize_t size = read(file.get(), text, sizeof text);
-  return size <= 0 ? "" : std::string(text, static_cast<size_t>(size));
-}
 
 uint64_t NsPerTick() {
   static const auto ns = static_cast<uint64_t>(1'000'000'000 / sysconf(_SC_CLK_TCK));
@@ -50,10 +40,10 @@ std::optional<ProcessLook> ParseProcessStat(absl::string_view line) {
 }
 
 std::optional<ProcessLook> ReadProcess(pid_t pid) {
-  return ParseProcessStat(ReadStart(absl::StrCat("/proc/", pid, "/stat")));
+  return ParseProcessStat(ReadSystemFile(absl::StrCat("/proc/", pid, "/stat")));
 }
 
-std::string ReadCgroups(pid_t pid) { return ReadStart(absl::StrCat("/proc/", pid, "/cgroup")); }
+std::string ReadCgroups(pid_t pid) { return ReadSystemFile(absl::StrCat("/proc/", pid, "/cgroup")); }
 
 // Lines are "0::/path" of version 2, "6:freezer:/path" of version 1.
 bool IsFrozen(absl::string_view cgroups, const std::string& mounts) {
@@ -62,12 +52,12 @@ bool IsFrozen(absl::string_view cgroups, const std::string& mounts) {
     // A process of another cgroup namespace has its path from there.
     if (fields.size() < 3 || absl::StrContains(fields[2], "/..")) continue;
     if (fields[1] == "freezer") {
-      const std::string state = ReadStart(absl::StrCat(mounts, "/freezer", fields[2], "/freezer.state"));
+      const std::string state = ReadSystemFile(absl::StrCat(mounts, "/freezer", fields[2], "/freezer.state"));
       if (absl::StartsWith(state, "FROZEN")) return true;
     }
     if (!fields[1].empty()) continue;
     for (const char* mount : {"", "/unified"}) {
-      const std::string events = ReadStart(absl::StrCat(mounts, mount, fields[2], "/cgroup.events"));
+      const std::string events = ReadSystemFile(absl::StrCat(mounts, mount, fields[2], "/cgroup.events"));
       if (absl::StrContains(events, "frozen 1")) return true;
     }
   }

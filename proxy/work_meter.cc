@@ -1,7 +1,6 @@
 #include "proxy/work_meter.h"
 
 #include <dirent.h>
-#include <fcntl.h>
 #include <unistd.h>
 
 #include <memory>
@@ -12,20 +11,13 @@
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
-#include "common/unique_fd.h"
+#include "common/files.h"
 #include "proxy/stop_meter.h"
 
 namespace taskd::proxy {
 namespace {
 
 constexpr size_t kMaxThreads = 1024;
-
-std::string ReadStart(const std::string& path) {
-  const UniqueFd file(open(path.c_str(), O_RDONLY | O_NONBLOCK | O_CLOEXEC));
-  char text[4096];
-  const ssize_t size = file.valid() ? read(file.get(), text, sizeof text) : -1;
-  return size <= 0 ? "" : std::string(text, static_cast<size_t>(size));
-}
 
 // Each child is listed with the thread that started it.
 void AddChildren(pid_t pid, std::set<pid_t>& found) {
@@ -34,7 +26,7 @@ void AddChildren(pid_t pid, std::set<pid_t>& found) {
   size_t threads = 0;
   while (const dirent* entry = folder ? readdir(folder.get()) : nullptr) {
     if (entry->d_name[0] == '.' || ++threads > kMaxThreads) continue;
-    const std::string list = ReadStart(absl::StrCat(tasks, "/", entry->d_name, "/children"));
+    const std::string list = ReadSystemFile(absl::StrCat(tasks, "/", entry->d_name, "/children"));
     for (const absl::string_view word : absl::StrSplit(list, ' ', absl::SkipWhitespace())) {
       pid_t child = 0;
       if (absl::SimpleAtoi(word, &child) && found.size() < WorkMeter::kMaxProcesses) found.insert(child);
@@ -67,7 +59,7 @@ ProcessWork ReadWork(pid_t pid) {
       if (!look) continue;
       work.cpu_ns += look->cpu_ns + look->reaped_cpu_ns;
       work.on_disk = work.on_disk || look->on_disk;
-      work.io_bytes += ParseIoBytes(ReadStart(absl::StrCat("/proc/", one, "/io")));
+      work.io_bytes += ParseIoBytes(ReadSystemFile(absl::StrCat("/proc/", one, "/io")));
     }
   }
   return work;
