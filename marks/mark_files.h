@@ -8,8 +8,9 @@
 namespace taskd {
 
 struct MarkFiles {
-  std::string dir;    // empty: nowhere
-  std::string error;  // then why: "/x/y: Permission denied"; else why marks wait in memory now
+  std::string dir;        // empty: nowhere
+  std::string error;      // then why: "/x/y: Permission denied"; else why marks wait in memory now
+  std::string task = {};  // the task's folder in `dir`; empty: `dir` is the job's own
 
   friend bool operator==(const MarkFiles&, const MarkFiles&) = default;
 };

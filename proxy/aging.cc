@@ -28,7 +28,7 @@ constexpr size_t kMaxNameDigits = 10;
 
 // <task>/<rank>, as the walk found it.
 struct RankFolder {
-  std::string task;
+  std::string task;  // empty in a job's own folder
   std::string rank;
   dev_t device;
   ino_t inode;
@@ -50,7 +50,8 @@ bool IsDigits(std::string_view text) {
 // descriptor: whatever is swapped meanwhile, nothing outside is touched.
 class Walk {
  public:
-  Walk(const std::string& path, const std::atomic<bool>& stop) : path_(path), stop_(stop) {}
+  Walk(const std::string& path, bool of_one_job, const std::atomic<bool>& stop)
+      : path_(path), rank_depth_(of_one_job ? 1 : 2), stop_(stop) {}
 
   AgingResult Run(const AgingLimits& limits) {
     absl::StatusOr<UniqueFd> root = OpenFolder(AT_FDCWD, path_, path_);
@@ -118,7 +119,7 @@ class Walk {
   // `parent` and `name`: of this folder, and of the one that it lies in.
   void Look(int folder, int depth, const std::string& parent, const std::string& name) {
     uint32_t rank_folder = 0;
-    const bool is_rank = depth == 2 && IsDigits(name);
+    const bool is_rank = depth == rank_depth_ && IsDigits(name);
     if (is_rank) {
       struct stat info;
       if (fstat(folder, &info) != 0) return;
@@ -153,7 +154,7 @@ class Walk {
     if (folder_.valid() && open_folder_ == file.folder) return true;
     folder_.reset();
     const RankFolder& wanted = folders_[file.folder];
-    absl::StatusOr<UniqueFd> task = OpenFolder(root, wanted.task, wanted.task);
+    absl::StatusOr<UniqueFd> task = OpenFolder(root, wanted.task.empty() ? "." : wanted.task, wanted.task);
     if (!task.ok()) return false;
     absl::StatusOr<UniqueFd> rank = OpenFolder(task->get(), wanted.rank, wanted.rank);
     struct stat info;
@@ -175,6 +176,7 @@ class Walk {
   }
 
   const std::string path_;
+  const int rank_depth_;
   const std::atomic<bool>& stop_;
   int64_t bytes_ = 0;
   int removed_ = 0;
@@ -192,7 +194,7 @@ AgingResult AgeProfilingDir(const std::string& path, const AgingLimits& limits, 
   // A slash at the end would make O_NOFOLLOW follow.
   std::string folder = path;
   while (folder.size() > 1 && folder.back() == '/') folder.pop_back();
-  return Walk(folder, stop).Run(limits);
+  return Walk(folder, limits.task.empty(), stop).Run(limits);
 }
 
 void PeriodicAging::Tick(uint64_t now_monotonic_ns, AgingLimits limits) {

@@ -21,7 +21,7 @@ namespace taskd::proxy {
 
 struct AgingLimits {
   int64_t all_bytes = 0;              // the operator's, of the whole directory; <= 0: none
-  std::string task;                   // the folder that the ranks below are in
+  std::string task;                   // the folder that the ranks below are in; empty: the directory is the job's own
   std::map<int, int64_t> rank_bytes;  // by rank, of those that ask for one
 };
 

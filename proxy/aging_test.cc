@@ -34,12 +34,24 @@ void MakeFile(const std::string& path, int age) {
 
 AgingResult Age(const std::string& path, int64_t limit_bytes) {
   const std::atomic<bool> stop{false};
-  return AgeProfilingDir(path, {.all_bytes = limit_bytes, .task = {}, .rank_bytes = {}}, stop);
+  return AgeProfilingDir(path, {.all_bytes = limit_bytes, .task = "task", .rank_bytes = {}}, stop);
 }
 
 AgingResult AgeRanks(const std::string& path, const std::map<int, int64_t>& rank_bytes, int64_t all_bytes = 0) {
   const std::atomic<bool> stop{false};
   return AgeProfilingDir(path, {.all_bytes = all_bytes, .task = "task", .rank_bytes = rank_bytes}, stop);
+}
+
+// Other folders of digits in a working folder are none of ours: only the job's own folder is walked, and ranks' folders lie
+// directly in it.
+TEST(Aging, AJobsOwnFolderHasItsRanksInIt) {
+  TempDir temp;
+  for (int i = 0; i < 10; ++i) MakeFile(temp / ("0/174556719" + std::to_string(i)), i);
+  MakeFile(temp / "deeper/0/1745567190", 0);
+  const std::atomic<bool> stop{false};
+  const AgingResult aged = AgeProfilingDir(temp.path(), {.all_bytes = 1, .task = "", .rank_bytes = {}}, stop);
+  EXPECT_EQ(aged.removed, 10);
+  EXPECT_TRUE(std::filesystem::exists(temp / "deeper/0/1745567190"));
 }
 
 TEST(Aging, DoesNothingBelowTheLimitOrWithoutOne) {

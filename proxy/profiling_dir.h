@@ -1,5 +1,6 @@
-// The folders that mark files lie in: <profiling-dir>/<task>/<rank>/ (TaskD contract §4.6). Symbolic links are refused
-// at each of the three levels: whoever may write there must not be able to redirect the proxy.
+// The folders that mark files lie in: <profiling-dir>/<task>/<rank>/ (TaskD contract §4.6), or <the job's own
+// folder>/<rank>/ (marks/mark_folder.h). Symbolic links are refused at each level: whoever may write there must not be able
+// to redirect the proxy.
 //
 // Where no folder can be written, one beside the proxy's socket has the rest of what lies in a rank's folder: its groups
 // and where it runs. Then there are no mark files; everything else goes on.
@@ -17,6 +18,7 @@ namespace taskd::proxy {
 
 class ProfilingDir {
  public:
+  // `task_folder` is in `path`; empty: `path` is the job's own folder.
   ProfilingDir(std::string path, std::string task_folder);
   // <socket>.ranks/<rank>/, without mark files.
   static ProfilingDir WithoutMarkFiles(const std::string& socket);
@@ -26,12 +28,6 @@ class ProfilingDir {
   const std::string& task_folder() const { return task_folder_; }
   std::string TaskPath() const;
   std::string RankPath(int rank) const;
-
-  // Makes <path>/default_task_id_<unix s>, of the first second from `unix_s` on for which there is none, and the folders
-  // above where they are missing; *made has all that were made, the outermost first. Its name; the message of an error
-  // names the path and what is wrong with it.
-  static absl::StatusOr<std::string> MakeDefaultTask(const std::string& path, int64_t unix_s,
-                                                     std::vector<std::string>* made);
 
   // The folder of a rank, made where it is missing. The message names the path and what is wrong with it.
   absl::StatusOr<UniqueFd> OpenRank(int rank) const;
@@ -47,7 +43,8 @@ class ProfilingDir {
   bool has_mark_files_ = true;
 };
 
-// OK if `name` can be a folder below the profiling directory. INVALID_ARGUMENT: empty, a path, hidden, above 200 bytes.
-absl::Status CheckTaskFolder(const std::string& name);
+// OK if `name`, which that variable gives, can be a folder below the profiling directory. INVALID_ARGUMENT: empty, a path,
+// hidden, above 200 bytes.
+absl::Status CheckTaskFolder(const char* variable, const std::string& name);
 
 }  // namespace taskd::proxy

@@ -26,11 +26,11 @@
 #include "common/switch_file.h"
 #include "common/task_name.h"
 #include "common/utf8.h"
+#include "marks/mark_folder.h"
 #include "proto/channel.h"
 #include "proxy/aging.h"
 #include "proxy/health_server.h"
 #include "proxy/hello_server.h"
-#include "proxy/mark_folder.h"
 #include "proxy/metrics.h"
 #include "proxy/node.h"
 #include "proxy/periodic.h"
@@ -77,46 +77,41 @@ absl::Status CheckOptions(const ProxyOptions& options, const proto::Security& se
   return proto::CheckListenAllowed(options.listen, security, options.allow_plaintext);
 }
 
-// The folder of the task, and what a proxy before us at this socket has left of it.
+// What a proxy before us at this socket has left of the task.
 struct Task {
-  std::string folder;  // empty: nobody has named the task
+  std::string folder;  // of the task; empty: nobody has named it
   std::optional<KindMask> last_wanted;
   bool is_known = false;  // the last proxy at this socket had the same
 };
 
-absl::StatusOr<Task> FindTask(const ProxyOptions& options, const std::string& socket) {
+// Completes `wishes` by the folder that the ranks of this socket had before.
+absl::StatusOr<Task> FindTask(const std::string& socket, MarkFolderWishes* wishes) {
   Task task;
-  task.folder = options.task_id;
-  if (task.folder.empty()) task.folder = PlainFileName(options.task_name);
+  task.folder = !wishes->mindx_task_id.empty() ? wishes->mindx_task_id : PlainFileName(wishes->task_name);
+  if (task.folder.empty()) task.folder = wishes->name;
   if (std::optional<ProxyState> state = LoadProxyState(StateFilePath(socket))) {
     if (!ListSegments(socket).empty()) {  // another proxy was here
       if (task.folder.empty()) task.folder = state->task_folder;
       if (task.folder == state->task_folder) task.last_wanted = state->wanted;
+      if (wishes->name.empty()) wishes->name = state->mark_folder;
     }
     task.is_known = task.folder == state->task_folder;
   }
-  if (task.folder.empty()) return task;
-  if (absl::Status checked = CheckTaskFolder(task.folder); !checked.ok()) return checked;
+  for (const auto& [variable, name] :
+       {std::pair("MINDX_TASK_ID", task.folder), std::pair("TASKD_MARK_FOLDER", wishes->name)}) {
+    if (name.empty()) continue;
+    if (absl::Status checked = CheckTaskFolder(variable, name); !checked.ok()) return checked;
+  }
   return task;
 }
 
-MarkFolder FindMarkFolder(const ProxyOptions& options, const Task& task) {
-  std::error_code error;
-  MarkFolderWishes wishes;
-  wishes.given = options.profiling_dir;
-  wishes.working_dirs = {options.submit_dir, std::filesystem::current_path(error).string()};
-  wishes.task_folder = task.folder;
-  wishes.unix_s = time(nullptr);
-  const std::string named = options.job.empty() ? task.folder : options.job;
-  wishes.name = absl::StrCat("taskd-", named.empty() ? DefaultTaskName(wishes.unix_s) : PlainFileName(named));
+MarkFolder FindMarkFolder(const MarkFolderWishes& wishes) {
   MarkFolder folder = ChooseMarkFolder(wishes, kFolderPatience);
-  // Said once for a job where it will be alike on all nodes; what was asked for is said of each.
-  const bool tell = options.node_rank == 0 || !options.profiling_dir.empty();
   if (folder.path.empty()) {
-    spdlog::log(tell ? spdlog::level::warn : spdlog::level::info,
+    spdlog::log(wishes.given.empty() ? spdlog::level::info : spdlog::level::warn,
                 "mark files: none ({}); steps are counted and judged without them", folder.refusal);
   } else if (!folder.refusal.empty()) {
-    spdlog::log(tell ? spdlog::level::warn : spdlog::level::info, "mark files: {} ({})", folder.path, folder.refusal);
+    spdlog::info("mark files: {} ({})", folder.path, folder.refusal);
   }
   return folder;
 }
@@ -150,6 +145,7 @@ class Proxy {
                                 .host = host_,
                                 .identity = absl::StrCat(host_, ":", socket_),
                                 .mark_folder = folder.path,
+                                .task_folder = folder.task_folder,
                                 .no_mark_files = folder.path.empty() ? folder.refusal : ""},
                 &node_,
                 Uplink::Callbacks{[this](const WantedKinds& wanted) { authority_.OnManagerWanted(wanted); },
@@ -205,7 +201,11 @@ class Proxy {
     if (!task_.is_known) std::filesystem::remove_all(ProfilingDir::WithoutMarkFiles(socket_).TaskPath(), ignored);
   }
 
-  ProxyState State() const { return {folder_.task_folder, task_.last_wanted, dir_.TaskPath()}; }
+  ProxyState State() const {
+    std::string name = folder_.Name();
+    std::string task = !task_.folder.empty() ? task_.folder : !name.empty() ? name : DefaultTaskName(time(nullptr));
+    return {std::move(task), task_.last_wanted, dir_.TaskPath(), std::move(name)};
+  }
 
   absl::Status StartHealth() {
     absl::StatusOr<std::unique_ptr<HealthServer>> health = HealthServer::Start(options_.listen);
@@ -280,10 +280,11 @@ absl::Status RunProxy(const ProxyOptions& options) {
   if (absl::Status checked = CheckSocketPath(socket); !checked.ok()) return checked;
   if (absl::Status made = MakeSocketFolder(socket); !made.ok()) return made;
   const std::string host = HostName();
-  absl::StatusOr<Task> task = FindTask(options, socket);
+  MarkFolderWishes wishes = options.mark_folder;
+  absl::StatusOr<Task> task = FindTask(socket, &wishes);
   if (!task.ok()) return task.status();
 
-  Proxy proxy(options, security, socket, *task, FindMarkFolder(options, *task), host);
+  Proxy proxy(options, security, socket, *task, FindMarkFolder(wishes), host);
   if (absl::Status started = proxy.Start(); !started.ok()) return started;
   proxy.ServeUntil(stop);
   return proxy.Stop();

@@ -5,6 +5,7 @@
 #include <string>
 
 #include "absl/status/status.h"
+#include "marks/mark_folder.h"
 
 namespace taskd::proxy {
 
@@ -17,13 +18,7 @@ struct ProxyOptions {
   std::string token;              // TASKD_TOKEN; with none /metrics is for this user, over loopback
   std::string socket;             // the ranks' UNIX socket; empty: DefaultSocketPath()
   int node_rank = 0;
-  std::string profiling_dir;  // of the mark files; empty: the first that can be written (proxy/mark_folder.h)
-  std::string job;            // namespace/name; empty: not known. Names a folder that is made for want of another
-  std::string submit_dir;     // where the job was submitted: SLURM_SUBMIT_DIR; empty: not known
-  // Folder of the task: MINDX_TASK_ID, else TASKD_TASK_ID as a file's name, else default_task_id_<unix seconds of the
-  // start>, or of the first second after it whose folder no other proxy has made.
-  std::string task_id;
-  std::string task_name;
+  MarkFolderWishes mark_folder;
   int64_t disk_limit_mb = 5000;  // >= 0; 0: no limit
   int64_t rank_backlog_mb = 64;  // >= 0; marks whose files cannot be written, in memory
   int64_t node_backlog_mb = 512;

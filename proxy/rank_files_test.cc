@@ -251,8 +251,9 @@ TEST_F(RankFilesTest, VisitsTheTwoNewestFilesInOrder) {
 }
 
 TEST(CheckTaskFolder, RefusesPaths) {
-  EXPECT_TRUE(CheckTaskFolder("default_task_id_1745567190").ok());
-  for (const char* bad : {"", ".", "..", ".hidden", "a/b", "/etc"}) EXPECT_FALSE(CheckTaskFolder(bad).ok()) << bad;
+  EXPECT_TRUE(CheckTaskFolder("MINDX_TASK_ID", "default_task_id_1745567190").ok());
+  for (const char* bad : {"", ".", "..", ".hidden", "a/b", "/etc"})
+    EXPECT_FALSE(CheckTaskFolder("MINDX_TASK_ID", bad).ok()) << bad;
 }
 
 TEST(ProfilingDir, WritesRankInfoWhateverLiesThere) {

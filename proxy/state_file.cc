@@ -22,6 +22,7 @@ std::optional<ProxyState> LoadProxyState(const std::string& path) {
   if (!json.is_object() || !json["task_folder"].is_string()) return std::nullopt;
   ProxyState state;
   state.task_folder = json["task_folder"].get<std::string>();
+  if (json["mark_folder"].is_string()) state.mark_folder = json["mark_folder"].get<std::string>();
   if (json["wanted"].is_number_unsigned()) state.wanted = json["wanted"].get<KindMask>() & kAllKindsMask;
   return state;
 }
@@ -30,6 +31,7 @@ void SaveProxyState(const std::string& path, const ProxyState& state) {
   nlohmann::ordered_json json = {{"task_folder", state.task_folder}};
   if (state.wanted) json["wanted"] = *state.wanted;
   if (!state.rank_folders.empty()) json["rank_folders"] = state.rank_folders;
+  if (!state.mark_folder.empty()) json["mark_folder"] = state.mark_folder;
   const std::string text = json.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace) + "\n";
   absl::StatusOr<FreshFile> file = FreshFile::Create(path, 0600);
   absl::Status status = file.status();

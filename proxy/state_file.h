@@ -14,6 +14,7 @@ struct ProxyState {
   std::string task_folder;
   std::optional<KindMask> wanted;
   std::string rank_folders;  // <rank>/parallel_group.json is looked for in it; written only
+  std::string mark_folder;   // MarkFolder::Name()
 };
 
 // "<socket>.state"

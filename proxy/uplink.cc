@@ -157,6 +157,7 @@ class Uplink::Impl {
   void FillMarkFiles(v1::MarkFiles* message) {
     file_trouble_told_ = node_->file_trouble();
     message->set_dir(Printable(options_.mark_folder, kShownLineBytes));
+    message->set_task(Printable(options_.task_folder, kShownLineBytes));
     const std::string& error = options_.mark_folder.empty() ? options_.no_mark_files : file_trouble_told_;
     message->set_error(Printable(error, kShownLineBytes));
   }

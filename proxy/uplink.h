@@ -24,6 +24,7 @@ class Uplink {
     std::string host;
     std::string identity;
     std::string mark_folder;    // empty: none
+    std::string task_folder;    // in it; empty: `mark_folder` is the job's own
     std::string no_mark_files;  // why there is none
     // Folds go out at once, but no two messages of them within this, unless a rank comes, goes or switches.
     uint64_t fold_interval_ns = 200'000'000;

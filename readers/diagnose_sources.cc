@@ -350,13 +350,9 @@ absl::StatusOr<Found> Find(const std::vector<std::string>& paths) {
   found.files = JoinAscendFolders(*std::move(files));
   if (!found.marks) return found;
   found.only_marks = others.empty();
-  std::vector<std::string> folders;
-  for (const std::string& path : expanded) {
-    if (std::find(others.begin(), others.end(), path) == others.end()) folders.push_back(path);
-  }
   std::set<std::string> of_ranks;
   for (const RankMarks& rank : found.marks->ranks) of_ranks.insert(rank.folder);
-  files = FindSourceFiles(folders, of_ranks);
+  files = FindSourceFiles(found.marks->places, of_ranks);
   if (!files.ok()) return found;  // it has gone, or is too much
   std::vector<SourceFile> beside = JoinAscendFolders(*std::move(files));
   found.beside_marks = beside.size();

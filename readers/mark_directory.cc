@@ -10,9 +10,11 @@
 #include <iterator>
 #include <memory>
 #include <optional>
+#include <string_view>
 #include <tuple>
 #include <utility>
 
+#include "absl/strings/ascii.h"
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
@@ -94,6 +96,18 @@ bool IsTask(const std::string& path) {
   return false;
 }
 
+// Of a job's own folder in a working directory (marks/mark_folder.h), taskd-<job>-<date>-<time>: "<date>-<time>", of
+// which the newest is the largest. Empty: it is none.
+std::string_view DateOf(std::string_view name) {
+  constexpr std::string_view kPattern = "-00000000-000000";
+  if (!name.starts_with("taskd-") || name.size() <= kPattern.size()) return "";
+  const std::string_view end = name.substr(name.size() - kPattern.size());
+  for (size_t i = 0; i < end.size(); ++i) {
+    if (kPattern[i] == '-' ? end[i] != '-' : !absl::ascii_isdigit(static_cast<unsigned char>(end[i]))) return "";
+  }
+  return end.substr(1);
+}
+
 absl::StatusOr<std::string> FindTask(const std::string& path) {
   absl::StatusOr<Folder> folder = Folder::Open(path);
   if (!folder.ok()) return folder.status();
@@ -111,6 +125,10 @@ absl::StatusOr<std::string> FindTask(const std::string& path) {
     }
     return absl::NotFoundError(absl::StrCat(path, " holds no marks: there is no <rank>/<unix seconds> in it"));
   }
+  const auto newest = std::max_element(tasks.begin(), tasks.end(), [](const std::string& a, const std::string& b) {
+    return std::pair(DateOf(a), a) < std::pair(DateOf(b), b);
+  });
+  if (!DateOf(*newest).empty()) return absl::StrCat(path, "/", *newest);
   std::sort(tasks.begin(), tasks.end());
   std::string more = tasks.size() > kTasksNamed ? absl::StrCat(" and ", tasks.size() - kTasksNamed, " more") : "";
   size_t tasks_found = tasks.size();
@@ -176,6 +194,7 @@ absl::StatusOr<MarkDirectory> ListMarkDirectory(const std::string& path) {
   MarkDirectory directory;
   directory.folder = *task;
   directory.task = task->substr(task->find_last_of('/') + 1);
+  directory.places = {DateOf(directory.task).empty() ? path : *task};
   for (Entry entry; folder->Next(entry);) {
     int rank = entry.is_folder ? RankOf(entry.name) : -1;
     if (rank < 0) continue;
@@ -212,6 +231,7 @@ absl::StatusOr<MarkDirectory> ListMarkDirectories(const std::vector<std::string>
     } else {
       for (RankMarks& marks : one->ranks) all->ranks.push_back(std::move(marks));
       all->problems.insert(all->problems.end(), one->problems.begin(), one->problems.end());
+      all->places.insert(all->places.end(), one->places.begin(), one->places.end());
       all->bytes += one->bytes;
     }
   }

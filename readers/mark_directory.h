@@ -31,9 +31,12 @@ struct MarkDirectory {
   std::vector<RankMarks> ranks;       // ascending
   uint64_t bytes = 0;                 // of all mark files
   std::vector<std::string> problems;  // what could not be read, one sentence each
+  // Below which other files of the job may lie: the path that was listed; of a working directory the job's own folder.
+  std::vector<std::string> places;
 };
 
-// Lists `path`, a task's folder or a profiling directory with one task in it. Rank folders and mark files are those
+// Lists `path`, a task's folder, a profiling directory with one task in it, or a working directory with jobs' own folders
+// (taskd-<job>-<date>-<time>), of which the newest is taken. Rank folders and mark files are those
 // whose names are digits; what else lies there, symbolic links too, is left alone. Ranks above 131071 are no ranks.
 // INVALID_ARGUMENT, one line: `path` cannot be read, its mark files are empty, or it holds several tasks (the first of them
 // are named). NOT_FOUND, one line: it has no folder of a rank.

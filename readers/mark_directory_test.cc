@@ -94,6 +94,17 @@ TEST_F(MarkDirectoryTest, ProfilingDirectoryWithOneTask) {
   EXPECT_THAT(Error("profiling"), HasSubstr("profiling holds 2 tasks, name one: task-a, task-b"));
 }
 
+TEST_F(MarkDirectoryTest, OfTheJobsOfAWorkingDirectoryTheNewestIsTaken) {
+  Write("work/data/0/1767225600", "no marks, but a folder of digits");
+  Write("work/taskd-old-name/0/1767225600", "1");
+  Write("work/taskd-a-20261129-142302/0/1767225600", "1");
+  Write("work/taskd-b-20261129-142301/0/1767225600", "1");
+  Folder("work/taskd-c-20261130-000000");  // no marks in it
+  absl::StatusOr<MarkDirectory> directory = List("work");
+  ASSERT_TRUE(directory.ok()) << directory.status();
+  EXPECT_EQ(directory->task, "taskd-a-20261129-142302");
+}
+
 TEST_F(MarkDirectoryTest, TaskWhoseNameIsDigits) {
   Write("profiling/4711/0/1767225600", "1");
   Write("profiling/4711/1/1767225600", "1");

@@ -34,7 +34,7 @@ ALLOWED = {
                      "manager/ledger"},
     "manager": {"common", "marks", "proto", "view", "manager/rpc", "manager/switch", "manager/verdicts", "manager/supervision",
                 "manager/job", "manager/ledger", "manager/nodes", "manager/page"},
-    "agent/process": {"common"},
+    "agent/process": {"common", "marks"},
     "agent/stacks": {"common"},
     "agent/evidence": {"common", "diagnosis", "readers"},
     "agent/engine": {"common"},

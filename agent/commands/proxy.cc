@@ -30,9 +30,10 @@ class ProxyCommand : public Command {
     flags.Add("--node-rank", options_.node_rank, "rank of this node [RANK, MS_NODE_RANK, 0]")
         .Range(0, 1 << 24)
         .FromEnvironment({"TASKD_NODE_RANK", "RANK", "MS_NODE_RANK"});
-    profiling_dir_ = flags.Add("--profiling-dir", options_.profiling_dir,
+    profiling_dir_ = flags.Add("--profiling-dir", profiling_folder_,
                                "where the mark files go [/user/cluster-info/profiling where it can be written, else "
-                               "taskd-<job> in $SLURM_SUBMIT_DIR or the working folder, else none are written]");
+                               "taskd-<job>-<date>-<time> in $SLURM_SUBMIT_DIR or the working folder, else none are "
+                               "written]");
     flags.Add("--disk-limit-mb", options_.disk_limit_mb, "limit of the mark files, 0 for none")
         .NonNegative()
         .ShowDefault();
@@ -48,14 +49,12 @@ class ProxyCommand : public Command {
 
   absl::StatusOr<bool> Run() override {
     options_.listen_is_default = !listen_->given();
-    if (profiling_dir_->given() && options_.profiling_dir.empty()) {
+    if (profiling_dir_->given() && profiling_folder_.empty()) {
       return absl::InvalidArgumentError("--profiling-dir: is empty");
     }
     const Environment environment = OwnEnvironment();
-    options_.task_id = ValueOf(environment, "MINDX_TASK_ID");
-    options_.task_name = ValueOf(environment, "TASKD_TASK_ID");
-    options_.job = ValueOf(environment, "TASKD_JOB");
-    options_.submit_dir = ValueOf(environment, "SLURM_SUBMIT_DIR");
+    options_.mark_folder = WishesOfEnvironment(environment);
+    options_.mark_folder.given = profiling_folder_;
     options_.token = TokenOfEnvironment();
     options_.secret = TokenOfEnvironment().empty() ? SecretOfEnvironment() : TokenOfEnvironment();
     CloseProcess();
@@ -66,6 +65,7 @@ class ProxyCommand : public Command {
 
  private:
   proxy::ProxyOptions options_;
+  std::string profiling_folder_;
   std::optional<Flag> listen_;
   std::optional<Flag> profiling_dir_;
 };

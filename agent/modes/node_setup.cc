@@ -131,7 +131,7 @@ absl::Status StartDaemons(NodeParts* parts) {
     manager = parts->dial;
     if (!parts->hosts_manager) daemons.SetSecret(SecretOfManager(parts->dial, security));
   }
-  daemons.StartProxy(parts->plan.index, manager);
+  daemons.StartProxy(parts->plan.index, manager, daemons.ChooseMarkFolder());
   for (auto& [name, value] : daemons.RankEnvironment(manager)) parts->run.environment[name] = value;
   for (pid_t pid : daemons.pids()) parts->group->Spare(pid);
   return absl::OkStatus();

@@ -36,12 +36,11 @@
 #include "common/log.h"
 #include "common/peer_user.h"
 #include "common/runtime_dir.h"
-#include "nlohmann/json.hpp"
+#include "marks/mark_folder.h"
 
 namespace taskd::process {
 namespace {
 
-constexpr size_t kMaxStateBytes = 8192;  // of a proxy's state file, as it reads it itself
 constexpr int kManagerPort = 9601;
 constexpr int kProxyPort = 9602;
 constexpr int kHttpPort = 9603;
@@ -50,6 +49,7 @@ constexpr int kManagersTried = 6;
 constexpr char kLockFile[] = "/lock";
 constexpr char kJoinedFile[] = "/launchers";  // locked by each that needs the proxy of another one
 constexpr time_t kYoungS = 60;
+constexpr auto kFolderPatience = std::chrono::milliseconds(500);
 constexpr auto kManagerPatience = std::chrono::milliseconds(1500);
 constexpr auto kTurnPatience = std::chrono::seconds(2);
 constexpr auto kManagersShare = std::chrono::milliseconds(1000);  // of the time until the deadline
@@ -147,15 +147,6 @@ UniqueFd AwaitTurn() {
 HostPort ListenAddress(const HostPort& reached) {
   if (IsLoopback(reached)) return reached;
   return {reached.host.find(':') != std::string::npos ? "::" : "0.0.0.0", reached.port};
-}
-
-// Returns the task in whose folder the proxy at this socket writes, from its state file (docs/formats.md); empty: unknown.
-std::string TaskOfProxy(const std::string& socket) {
-  const absl::StatusOr<std::string> text = ReadFile(absl::StrCat(socket, ".state"), kMaxStateBytes, {.only_own = true});
-  const nlohmann::json state = nlohmann::json::parse(text.value_or(""), nullptr, false);
-  return state.is_object() && state.contains("task_folder") && state["task_folder"].is_string()
-             ? state["task_folder"].get<std::string>()
-             : "";
 }
 
 // A child of ours that was reaped elsewhere counts as ended.
@@ -359,8 +350,9 @@ bool Daemons::AwaitManager(const HostPort& listen, int* exit_code) {
   while (!HasEnded(manager_.pid, exit_code)) {
     char byte;
     if (recv(manager_.stdin_end.get(), &byte, 1, MSG_DONTWAIT) == 1) {
-      spdlog::info("the manager is at port {0}: taskd status, or with --manager {1} where several jobs run",
-                   listen.port, FormatHostPort({IsLoopback(listen) ? listen.host : "127.0.0.1", listen.port}));
+      spdlog::info(
+          "the manager is at port {0}: taskd status, or taskd ui for the page; --manager {1} where several jobs run",
+          listen.port, FormatHostPort({IsLoopback(listen) ? listen.host : "127.0.0.1", listen.port}));
       return true;
     }
     if (std::chrono::steady_clock::now() > deadline || EndIsAsked()) {
@@ -398,7 +390,31 @@ void Daemons::AwaitOtherLaunchers() const {
   while (IsNeededByOthers() && std::chrono::steady_clock::now() < deadline) std::this_thread::sleep_for(kPoll);
 }
 
-void Daemons::StartProxy(int node_rank, const std::string& manager) {
+bool Daemons::HasOuterProxy() const {
+  return !Variable(kCookieVariable).empty() && !Variable("TASKD_SOCKET").empty() && !Variable("TASKD_MANAGER").empty();
+}
+
+std::string Daemons::ChooseMarkFolder() {
+  if (HasOuterProxy()) return "";
+  MarkFolderWishes wishes = WishesOfEnvironment(options_.environment);
+  for (const std::string& name : {options_.default_job, options_.label}) {
+    if (wishes.job.empty()) wishes.job = name;
+  }
+  MarkFolder folder = taskd::ChooseMarkFolder(wishes, kFolderPatience);
+  made_ = std::move(folder.made);
+  const std::string marks = Variable("TASKD_MARKS");
+  const std::string state = marks.empty() ? "marks are off until `taskd switch all=on` or --marks"
+                                          : absl::StrCat("marks are on (", marks, ")");
+  if (folder.path.empty()) {
+    spdlog::info("{}; no folder can be written ({}), so steps are counted and judged without files", state,
+                 folder.refusal);
+  } else {
+    spdlog::info("{}; they go to {}", state, folder.TaskPath());
+  }
+  return folder.Name();
+}
+
+void Daemons::StartProxy(int node_rank, const std::string& manager, const std::string& mark_folder) {
   if (!options_.shared.empty() && !options_.starts_proxy) return JoinProxy();
   // The proxy's own default may be another job's manager.
   if (manager.empty()) {
@@ -406,8 +422,7 @@ void Daemons::StartProxy(int node_rank, const std::string& manager) {
     return;
   }
   LeaveJobFile(manager);
-  // A launcher that is itself a rank's or a mode's command: the node's proxy is the outer one's, on the same socket.
-  if (!Variable(kCookieVariable).empty() && !Variable("TASKD_SOCKET").empty() && !Variable("TASKD_MANAGER").empty()) {
+  if (HasOuterProxy()) {
     spdlog::info("the proxy at {} is the outer launcher's", socket_);
     return;
   }
@@ -424,6 +439,7 @@ void Daemons::StartProxy(int node_rank, const std::string& manager) {
   SetSecretOf(proxy_);
   if (manager_.pid != 0) proxy_.environment.erase("TASKD_HTTP");  // the manager's, on this node
   if (Variable("TASKD_JOB").empty()) proxy_.environment["TASKD_JOB"] = options_.default_job;
+  proxy_.environment["TASKD_MARK_FOLDER"] = mark_folder;
   proxy_.environment.try_emplace("TASKD_LOG_LEVEL", "warning");
   if (library_.empty()) {
     spdlog::warn("libtaskd.so is not beside {}: nothing is preloaded, so no marks but the ranks' own", program_);
@@ -455,10 +471,6 @@ void Daemons::StartAgain(pid_t pid) {
   for (Daemon* daemon : {&manager_, &proxy_}) {
     if (ending_ || daemon->pid != 0 || daemon->ended_pid != pid) continue;
     daemon->ended_pid = 0;
-    // An unnamed task keeps the folder that the first proxy made for it.
-    if (daemon == &proxy_ && Variable("MINDX_TASK_ID").empty() && Variable("TASKD_TASK_ID").empty()) {
-      proxy_.environment["TASKD_TASK_ID"] = TaskOfProxy(socket_);
-    }
     Start(*daemon);
   }
 }
@@ -524,6 +536,7 @@ void Daemons::End() {
   AwaitEnd(manager_, deadline_);
   std::error_code ignored;  // a folder that stays does no harm
   if (!folder_.empty()) std::filesystem::remove_all(folder_, ignored);
+  for (auto made = made_.rbegin(); made != made_.rend(); ++made) rmdir(made->c_str());  // if it is empty
 }
 
 }  // namespace taskd::process

@@ -48,6 +48,7 @@ struct DaemonOptions {
   std::map<std::string, std::string> environment;  // the launcher's own
   std::string
       default_job;  // what the job is called where TASKD_JOB does not say it, namespace/name; empty: the manager's own choice
+  std::string label;     // for the folder of a job without any name: "train" of train.py; may be empty
   bool forgets = false;  // the manager's state goes with this launcher, whatever TASKD_TASK_ID says
   // Not empty: several launchers of this node share its proxy, and this names its folder; the same for them and for
   // nobody else.
@@ -74,8 +75,11 @@ class Daemons {
   // The job's manager at exactly this port: on all addresses unless the host is a loopback one. False if it did not
   // start within 1.5 s.
   bool StartManagerAt(const HostPort& reached);
-  // `manager`: HOST:PORT; empty: none, and so no proxy. Of several launchers the others join theirs.
-  void StartProxy(int node_rank, const std::string& manager);
+  // Chooses where the job's marks go, and says so in a line. Returns the folder's name, for the proxies of all nodes.
+  std::string ChooseMarkFolder();
+  // `manager`: HOST:PORT; empty: none, and so no proxy. `mark_folder`: ChooseMarkFolder() of the job's first node. Of
+  // several launchers the others join theirs.
+  void StartProxy(int node_rank, const std::string& manager, const std::string& mark_folder);
   // After how long StartAgain(pid) is to be called. Nothing: it is none of these, was told to end, or refuses its options.
   std::optional<std::chrono::milliseconds> OnExit(pid_t pid, int wait_status);
   // The daemon that was `pid`. Nothing happens after ExpectEnd().
@@ -114,6 +118,8 @@ class Daemons {
     std::optional<std::chrono::steady_clock::time_point> asked_to_end;
   };
 
+  // Whether this launcher is itself a rank's or a mode's command: the node's proxy is the outer launcher's.
+  bool HasOuterProxy() const;
   // Holds the proxy of several launchers until this one's end.
   void JoinProxy();
   bool IsNeededByOthers() const;
@@ -133,12 +139,13 @@ class Daemons {
   std::string Variable(const std::string& name) const;
 
   const DaemonOptions options_;
-  std::string program_;  // this one
-  std::string library_;  // libtaskd.so; empty: it was not found
-  std::string folder_;   // the proxy's socket, the manager's state
-  UniqueFd lock_;        // held as long as this process lives: the folder is in use
-  UniqueFd port_;        // held while this launcher's manager is to have its port
-  UniqueFd joined_;      // held while this launcher needs the proxy of another one
+  std::string program_;            // this one
+  std::string library_;            // libtaskd.so; empty: it was not found
+  std::string folder_;             // the proxy's socket, the manager's state
+  UniqueFd lock_;                  // held as long as this process lives: the folder is in use
+  std::vector<std::string> made_;  // folders for marks, the outermost first
+  UniqueFd port_;                  // held while this launcher's manager is to have its port
+  UniqueFd joined_;                // held while this launcher needs the proxy of another one
   std::string socket_;
   std::string secret_;
   bool ending_ = false;

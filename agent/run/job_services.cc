@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <chrono>
 #include <cstdint>
+#include <filesystem>
 #include <map>
 #include <optional>
 #include <string>
@@ -41,6 +42,7 @@ process::DaemonOptions DaemonsOf(const RunOptions& options, const Environment& e
   result.environment = environment;
   // A random one says nothing to anybody.
   if (!options.standalone && options.rdzv_id != "none") result.default_job = "default/" + PlainName(options.rdzv_id);
+  result.label = std::filesystem::path(options.program).stem().string();
   result.forgets = !options.task_id.empty() && ValueOf(environment, "TASKD_TASK_ID") == options.task_id;
   if (options.task) {
     const TaskPlace& task = *options.task;
@@ -81,6 +83,7 @@ class JobServices : public LauncherObserver {
 
   void OnSecret(const std::string& secret) override;
   void OnHosting(const LauncherControl& control) override;
+  std::string ChooseMarkFolder() override { return daemons_.ChooseMarkFolder(); }
   std::string StartManager() override;
   void BeforeStart(const Assignment& assignment) override;
   std::map<std::string, std::string> RankEnvironment(const Assignment& assignment) override;
@@ -155,7 +158,9 @@ void JobServices::BeforeStart(const Assignment& assignment) {
   supervised.group_rank = place.node;
   supervised.rank_base -= place.first_local_rank;
   supervision_.SetAssignment(supervised);
-  if (!std::exchange(proxy_started_, true)) daemons_.StartProxy(place.node, assignment.manager);
+  if (!std::exchange(proxy_started_, true)) {
+    daemons_.StartProxy(place.node, assignment.manager, assignment.mark_folder);
+  }
   if (assignment.group_rank != 0 || assignment.manager.empty() || supervision_.has_client()) return;
   StartSupervision(assignment.manager);
 }

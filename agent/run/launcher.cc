@@ -329,6 +329,7 @@ void Launcher::ServeRoot() {
   with.secret = secret_;
   with.nonce = nonce_;
   with.awaits_manager = manager_is_due_;
+  if (options_.manager != "off") with.mark_folder = observer_.ChooseMarkFolder();
   StoreHost::Callbacks callbacks;
   callbacks.on_event = [this](const LauncherEvent& event) { observer_.OnEvent(event); };
   callbacks.on_waiting = [this](const std::string& waits_for) { observer_.OnWaiting(waits_for); };

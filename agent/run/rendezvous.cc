@@ -257,6 +257,7 @@ Assignment Rendezvous::OfRound(const std::vector<Member>& order) const {
   common.restart_count = restart_count_;
   common.group_world_size = static_cast<int>(order.size());
   common.manager = manager_;
+  common.mark_folder = options_.mark_folder;
   common.secret = options_.secret;
   common.node_timeout_ms = options_.silence_ns / kNsPerMs;
   for (const auto& [peer, node] : order) {

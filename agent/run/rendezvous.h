@@ -53,6 +53,7 @@ class Rendezvous {
     std::string secret;           // of the job; goes into each Assignment
     std::string nonce;            // the launcher that joins with it hosts the store and is node 0; empty: there is none
     std::string manager;          // goes into each Assignment
+    std::string mark_folder;      // the same
     bool awaits_manager = false;  // nobody starts before SetManager() has said whether there is one
     int min_nodes = 1;
     int max_nodes = 1;

@@ -245,6 +245,7 @@ json ToJson(const StartMessage& message) {
           {"role_rank_base", assignment.role_rank_base},
           {"role_world_size", assignment.role_world_size},
           {"manager", assignment.manager},
+          {"mark_folder", assignment.mark_folder},
           {"secret", assignment.secret},
           {"tier", assignment.tier},
           {"node_timeout_ms", assignment.node_timeout_ms},
@@ -262,6 +263,7 @@ StartMessage ReadStart(Reader& reader) {
   assignment.role_world_size = reader.Int("role_world_size", 1, assignment.world_size);
   assignment.role_rank_base = reader.Int("role_rank_base", 0, assignment.role_world_size - 1);
   assignment.manager = reader.Text("manager", kMaxFieldBytes);
+  assignment.mark_folder = reader.Text("mark_folder", kMaxFieldBytes);
   assignment.secret = reader.Text("secret", kMaxFieldBytes);
   assignment.tier = reader.Text("tier", kMaxFieldBytes);
   assignment.node_timeout_ms = reader.Number("node_timeout_ms", 1, kMaxNodeTimeoutMs);

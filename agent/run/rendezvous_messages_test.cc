@@ -100,6 +100,7 @@ TEST(RendezvousMessagesTest, RootMessagesComeBack) {
   assignment.role_rank_base = 4;
   assignment.role_world_size = 8;
   assignment.manager = "a:1";
+  assignment.mark_folder = "taskd-train-20261129-142301";
   assignment.tier = "b:2";
   assignment.node_timeout_ms = 15'000;
   assignment.hosts = {"h0", "h1"};
@@ -109,6 +110,7 @@ TEST(RendezvousMessagesTest, RootMessagesComeBack) {
   EXPECT_EQ(back.rank_base, 4);
   EXPECT_EQ(back.role_world_size, 8);
   EXPECT_EQ(back.manager, "a:1");
+  EXPECT_EQ(back.mark_folder, assignment.mark_folder);
   EXPECT_THAT(back.hosts, ElementsAre("h0", "h1"));
 
   EndMessage end{139, {{Exit(), "host", 1, "/logs"}}, "why", StopCause::kTerminated};

@@ -17,7 +17,8 @@ constexpr size_t kMaxCallsBehind = 256;
 constexpr size_t kMaxPathBytes = 1024;
 
 MarkFiles ReadMarkFiles(const v1::MarkFiles& message) {
-  return {CutUtf8(message.dir(), kMaxPathBytes), CutUtf8(message.error(), kMaxPathBytes)};
+  return {CutUtf8(message.dir(), kMaxPathBytes), CutUtf8(message.error(), kMaxPathBytes),
+          CutUtf8(message.task(), kMaxPathBytes)};
 }
 
 // Ranks of a node end their steps together: one stands for all.

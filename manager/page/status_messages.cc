@@ -19,6 +19,7 @@ void FillNode(const JobSnapshot::Node& node, v1::NodeStatus* message) {
   for (const RankReport& rank : node.ranks) proto::FillRankReport(rank, message->add_ranks());
   if (!node.mark_files) return;
   message->mutable_mark_files()->set_dir(node.mark_files->dir);
+  message->mutable_mark_files()->set_task(node.mark_files->task);
   message->mutable_mark_files()->set_error(node.mark_files->error);
 }
 

@@ -116,8 +116,9 @@ void State(const std::string& text) {
   taskd::proxy::SaveProxyState(path, *state);
   const std::optional<taskd::proxy::ProxyState> again = taskd::proxy::LoadProxyState(path);
   // What is longer than the reader reads is not written back whole.
-  if (state->task_folder.size() > 500) return;
-  FUZZ_CHECK(again && again->task_folder == state->task_folder && again->wanted == state->wanted);
+  if (state->task_folder.size() + state->mark_folder.size() > 500) return;
+  FUZZ_CHECK(again && again->task_folder == state->task_folder && again->wanted == state->wanted &&
+             again->mark_folder == state->mark_folder);
   FUZZ_CHECK(!state->wanted || *state->wanted <= taskd::kAllKindsMask);
 }
 

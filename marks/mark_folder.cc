@@ -1,0 +1,256 @@
+#include "marks/mark_folder.h"
+
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <condition_variable>
+#include <cstring>
+#include <ctime>
+#include <filesystem>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <thread>
+#include <utility>
+
+#include "absl/status/statusor.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/strip.h"
+#include "absl/time/time.h"
+#include "common/files.h"
+#include "common/foreign_owner.h"
+#include "common/task_name.h"
+#include "taskd/own_user.h"
+
+namespace taskd {
+namespace {
+
+// Each node of a large job may have a proxy that begins in the same second.
+constexpr int64_t kMostTasksOfASecond = 100'000;
+
+absl::Status Refusal(const std::string& path, const char* why) {
+  return absl::FailedPreconditionError(absl::StrCat(path, ": ", why));
+}
+
+// Whether files can be made in the folder, or it can be made; `path` as it is named in the message. Not faccessat2:
+// older containers' system call filters answer EPERM to what they do not know.
+absl::Status CheckFolder(const std::string& folder, const std::string& path) {
+  struct stat info;
+  if (lstat(folder.c_str(), &info) == 0) {
+    if (S_ISLNK(info.st_mode)) return Refusal(path, "is a symbolic link, which is refused");
+    if (!S_ISDIR(info.st_mode)) return Refusal(path, strerror(ENOTDIR));
+    return access(folder.c_str(), W_OK | X_OK) == 0 ? absl::OkStatus() : Refusal(path, strerror(errno));
+  }
+  if (errno != ENOENT) return Refusal(path, strerror(errno));
+  // It is made, and so are those above it that are missing.
+  std::filesystem::path parent = std::filesystem::path(folder).parent_path();
+  while (stat(parent.c_str(), &info) != 0) {
+    if (errno != ENOENT || parent == parent.parent_path()) return Refusal(path, strerror(errno));
+    parent = parent.parent_path();
+  }
+  if (!S_ISDIR(info.st_mode)) return Refusal(path, strerror(ENOTDIR));
+  return access(parent.c_str(), W_OK | X_OK) == 0 ? absl::OkStatus() : Refusal(path, strerror(errno));
+}
+
+std::string WithoutSlashes(std::string path) {
+  while (path.size() > 1 && path.back() == '/') path.pop_back();
+  return path;
+}
+
+// The folder is this user's, or nobody else can have put it there.
+absl::Status CheckOwner(const std::string& path) {
+  struct stat info;
+  struct stat parent;
+  if (lstat(path.c_str(), &info) != 0 || IsOwnUser(info.st_uid)) return absl::OkStatus();
+  if (stat(std::filesystem::path(path).parent_path().c_str(), &parent) == 0 && (parent.st_mode & S_IWOTH) == 0) {
+    return absl::OkStatus();
+  }
+  return Refusal(path, ForeignOwner(info.st_uid).c_str());
+}
+
+struct Candidate {
+  std::string folder;
+  bool is_working = false;  // a folder of the job's own is made in it
+};
+
+std::vector<Candidate> ListCandidates(const MarkFolderWishes& wishes) {
+  if (!wishes.given.empty()) {
+    std::error_code error;
+    const std::filesystem::path absolute = std::filesystem::absolute(wishes.given, error);
+    return {{WithoutSlashes(error ? wishes.given : absolute.string())}};
+  }
+  std::vector<Candidate> candidates = {{wishes.first}};
+  for (const std::string& folder : wishes.working_dirs) {
+    if (folder.starts_with('/')) candidates.push_back({folder, true});
+  }
+  return candidates;
+}
+
+std::string InFolder(const std::string& folder, const std::string& name) {
+  return absl::StrCat(folder == "/" ? "" : folder, "/", name);
+}
+
+std::string NameOfJob(const MarkFolderWishes& wishes, const std::string& otherwise) {
+  const std::string name = PlainFileName(std::string(absl::StripPrefix(wishes.job, "default/")));
+  return absl::StrCat("taskd-", name.empty() ? otherwise : name);
+}
+
+std::string FreshName(const Candidate& candidate, const MarkFolderWishes& wishes, int64_t unix_s) {
+  if (!candidate.is_working) return DefaultTaskName(unix_s);
+  return absl::StrCat(NameOfJob(wishes, "job"),
+                      absl::FormatTime("-%Y%m%d-%H%M%S", absl::FromUnixSeconds(unix_s), absl::LocalTimeZone()));
+}
+
+bool NeedsFresh(const Candidate& candidate, const MarkFolderWishes& wishes) {
+  return wishes.mindx_task_id.empty() && wishes.name.empty() && (candidate.is_working || wishes.task_name.empty());
+}
+
+// `name`: wishes.name, or the fresh one.
+MarkFolder PlaceIn(const Candidate& candidate, const MarkFolderWishes& wishes, const std::string& name) {
+  const std::string& mindx = wishes.mindx_task_id;
+  if (candidate.is_working) {
+    return {.path = InFolder(candidate.folder, mindx.empty() ? name : NameOfJob(wishes, mindx)), .task_folder = mindx};
+  }
+  return {.path = candidate.folder,
+          .task_folder = !mindx.empty()              ? mindx
+                         : !wishes.task_name.empty() ? PlainFileName(wishes.task_name)
+                                                     : name};
+}
+
+// Makes a new folder, of the first second from now on whose name is free. Its name.
+absl::StatusOr<std::string> MakeFresh(const Candidate& candidate, const MarkFolderWishes& wishes,
+                                      std::vector<std::string>* made) {
+  if (absl::Status there = MakeFolders(candidate.folder, made); !there.ok()) return there;
+  absl::StatusOr<UniqueFd> folder = OpenFolder(candidate.folder);
+  if (!folder.ok()) return folder.status();
+  for (int64_t second = wishes.unix_s; second < wishes.unix_s + kMostTasksOfASecond; ++second) {
+    std::string name = FreshName(candidate, wishes, second);
+    const std::string path = InFolder(candidate.folder, name);
+    if (mkdirat(folder->get(), name.c_str(), 0755) == 0) {
+      made->push_back(path);
+      return name;
+    }
+    if (errno != EEXIST) return absl::ErrnoToStatus(errno, path);
+  }
+  return absl::ResourceExhaustedError(absl::StrCat(candidate.folder, ": has too many folders ",
+                                                   FreshName(candidate, wishes, wishes.unix_s), " and on"));
+}
+
+// OK, or why nothing can be written to <path>/<task_folder>, with the path: "/x: Permission denied".
+absl::Status CheckPlace(const MarkFolder& place) {
+  struct stat info;
+  const std::string task = place.TaskPath();
+  // Who made the folder may have made the task's for us in it.
+  if (!place.task_folder.empty() && lstat(task.c_str(), &info) == 0 && lstat(place.path.c_str(), &info) == 0 &&
+      S_ISDIR(info.st_mode)) {
+    return CheckFolder(task, task);
+  }
+  return CheckFolder(place.path, place.path);
+}
+
+absl::StatusOr<MarkFolder> Try(Candidate candidate, const MarkFolderWishes& wishes) {
+  std::vector<std::string> made;
+  std::string name = wishes.name;
+  if (candidate.is_working) {
+    // By its real path: a link above it that is changed later redirects nothing.
+    std::error_code error;
+    const std::filesystem::path real = std::filesystem::canonical(candidate.folder, error);
+    if (!error) candidate.folder = real.string();
+  }
+  if (NeedsFresh(candidate, wishes)) {
+    if (absl::Status checked = CheckFolder(candidate.folder, candidate.folder); !checked.ok()) return checked;
+    absl::StatusOr<std::string> fresh = MakeFresh(candidate, wishes, &made);
+    if (!fresh.ok()) return fresh.status();
+    name = *std::move(fresh);
+  }
+  MarkFolder place = PlaceIn(candidate, wishes, name);
+  absl::Status checked = CheckPlace(place);
+  if (checked.ok() && candidate.is_working) checked = CheckOwner(place.path);
+  if (!checked.ok()) return checked;
+  place.made = std::move(made);
+  return place;
+}
+
+// What the thread that looks has found so far; left to it where its storage hangs.
+struct Search {
+  std::mutex mutex;
+  std::condition_variable done;
+  Candidate looks_at;   // now
+  std::string refusal;  // the first one's
+  std::optional<MarkFolder> found;
+};
+
+void Look(const MarkFolderWishes& wishes, Search& search) {
+  MarkFolder found;
+  std::string refusal;
+  for (const Candidate& candidate : ListCandidates(wishes)) {
+    {
+      std::lock_guard<std::mutex> lock(search.mutex);
+      search.looks_at = candidate;
+    }
+    absl::StatusOr<MarkFolder> place = Try(candidate, wishes);
+    if (place.ok()) {
+      found = *std::move(place);
+      break;
+    }
+    if (!refusal.empty()) continue;
+    refusal = std::string(place.status().message());
+    std::lock_guard<std::mutex> lock(search.mutex);
+    search.refusal = refusal;
+  }
+  found.refusal = std::move(refusal);
+  std::lock_guard<std::mutex> lock(search.mutex);
+  search.found = std::move(found);
+  search.done.notify_all();
+}
+
+}  // namespace
+
+std::string MarkFolder::TaskPath() const { return task_folder.empty() ? path : InFolder(path, task_folder); }
+
+std::string MarkFolder::Name() const {
+  const std::string task = TaskPath();
+  return task.substr(task.rfind('/') + 1);
+}
+
+absl::Status MakeFolders(const std::string& path, std::vector<std::string>* made) {
+  size_t slash = 0;
+  do {
+    slash = path.find('/', slash + 1);
+    std::string folder = path.substr(0, slash);
+    if (mkdir(folder.c_str(), 0755) == 0) {
+      made->push_back(std::move(folder));
+    } else if (errno != EEXIST) {
+      return absl::ErrnoToStatus(errno, folder);
+    }
+  } while (slash != std::string::npos);
+  return absl::OkStatus();
+}
+
+MarkFolderWishes WishesOfEnvironment(const Environment& environment) {
+  std::error_code error;
+  MarkFolderWishes wishes;
+  wishes.given = ValueOf(environment, "TASKD_PROFILING_DIR");
+  wishes.working_dirs = {ValueOf(environment, "SLURM_SUBMIT_DIR"), std::filesystem::current_path(error).string()};
+  wishes.mindx_task_id = ValueOf(environment, "MINDX_TASK_ID");
+  wishes.task_name = ValueOf(environment, "TASKD_TASK_ID");
+  wishes.name = ValueOf(environment, "TASKD_MARK_FOLDER");
+  wishes.job = ValueOf(environment, "TASKD_JOB");
+  wishes.unix_s = time(nullptr);
+  return wishes;
+}
+
+MarkFolder ChooseMarkFolder(const MarkFolderWishes& wishes, std::chrono::milliseconds patience) {
+  auto search = std::make_shared<Search>();
+  std::thread([search, wishes] { Look(wishes, *search); }).detach();
+  std::unique_lock<std::mutex> lock(search->mutex);
+  if (search->done.wait_for(lock, patience, [&] { return search->found.has_value(); })) return *search->found;
+  const Candidate& hangs = search->looks_at;
+  MarkFolder folder =
+      PlaceIn(hangs, wishes, wishes.name.empty() ? FreshName(hangs, wishes, wishes.unix_s) : wishes.name);
+  folder.refusal = search->refusal;
+  return folder;
+}
+
+}  // namespace taskd
