@@ -4,6 +4,7 @@
 #include "agent/commands/command_line.h"
 #include "agent/commands/diagnose.h"
 #include "agent/commands/goodput.h"
+#include "agent/commands/jobs.h"
 #include "agent/commands/manager.h"
 #include "agent/commands/proxy.h"
 #include "agent/commands/ranktable.h"
@@ -40,6 +41,7 @@ const commands::CommandEntry kCommands[] = {
     {"ui", "the address of the page that shows the job in a browser", commands::MakeUiCommand},
     {"goodput", "where the job's time went, and what each interruption cost", commands::MakeGoodputCommand},
     {"trace", "marks as a timeline that Perfetto and chrome://tracing open", commands::MakeTraceCommand},
+    {"jobs", "this user's jobs on this machine, those that run and the last that ended", commands::MakeJobsCommand},
     {"token", "what lets a browser or a scraper in, without the job's secret", commands::MakeTokenCommand},
     {"manager", "the job's manager, in the foreground", commands::MakeManagerCommand},
     {"proxy", "the node's proxy, in the foreground", commands::MakeProxyCommand},

@@ -4,6 +4,7 @@
 
 #include <csignal>
 #include <memory>
+#include <optional>
 #include <utility>
 
 #include "common/address.h"
@@ -15,6 +16,7 @@
 #include "common/unsupported.h"
 #include "manager/options.h"
 #include "manager/server.h"
+#include "proto/ended_jobs.h"
 
 namespace taskd::manager {
 namespace {
@@ -76,7 +78,13 @@ absl::Status RunManager(const ManagerOptions& given) {
   job_file.reset();
   std::signal(SIGALRM, [](int) { _exit(0); });
   alarm(kLastResortS);
+  std::optional<v1::EndedJob> ended = (*server)->LastAnswers();
   server->reset();
+  // Last: storage may hang.
+  if (ended) {
+    absl::Status kept = proto::KeepEndedJob(*std::move(ended));
+    if (!kept.ok()) spdlog::info("this job cannot be asked after its end: {}", kept.message());
+  }
   alarm(0);
   return absl::OkStatus();
 }

@@ -3,6 +3,7 @@
 #include <atomic>
 #include <chrono>
 #include <condition_variable>
+#include <ctime>
 #include <mutex>
 #include <thread>
 #include <utility>
@@ -47,10 +48,14 @@
 #include "manager/verdicts/fault_reporter.h"
 #include "proto/channel.h"
 #include "proto/diagnosis_messages.h"
+#include "proto/ended_jobs.h"
 #include "proto/grpc_listener.h"
 #include "proto/plain_health.h"
 #include "proto/plain_server.h"
-#include "taskd/v1/diagnosis.pb.h"
+#include "proto/read_parts.h"
+#include "taskd/v1/control.grpc.pb.h"
+#include "taskd/v1/diagnosis.grpc.pb.h"
+#include "taskd/v1/ledger.grpc.pb.h"
 #include "view/history.h"
 #include "view/rank_groups.h"
 
@@ -60,6 +65,7 @@ namespace {
 // For clients that do not take their answers: then their calls are cut off.
 constexpr std::chrono::seconds kShutdownGrace{1};
 constexpr std::chrono::seconds kUpkeepInterval{1};
+constexpr std::chrono::seconds kLastAnswersPatience{1};
 // A change is answered when it lasts, or after this: storage that hangs stops neither switches nor the diagnosis.
 constexpr std::chrono::milliseconds kStoragePatience{500};
 // For the ledger's folder, at the start: what it says later still counts.
@@ -168,6 +174,33 @@ class ManagerServer::Impl {
   int port() const { return listener_->port(); }
   int http_port() const { return http_ == nullptr ? 0 : http_->port(); }
 
+  // Asked as any client asks.
+  std::optional<v1::EndedJob> LastAnswers() const {
+    grpc::ChannelArguments arguments;
+    arguments.SetMaxReceiveMessageSize(-1);
+    const std::shared_ptr<grpc::Channel> channel = server_->InProcessChannel(arguments);
+    const auto deadline = std::chrono::system_clock::now() + kLastAnswersPatience;
+    grpc::ClientContext contexts[4];
+    for (grpc::ClientContext& context : contexts) context.set_deadline(deadline);
+    v1::EndedJob ended;
+    const auto control = v1::Control::NewStub(channel);
+    if (!proto::ReadParts(control->StatusInParts(&contexts[0], {}), ended.mutable_status()).ok()) return std::nullopt;
+    int ranks = 0;
+    for (const v1::NodeStatus& node : ended.status().nodes()) ranks += node.ranks_size();
+    if (ranks == 0) return std::nullopt;
+    v1::LedgerReply ledger;
+    (void)proto::ReadParts(v1::Diagnosis::NewStub(channel)->ReportInParts(&contexts[1], {}), ended.mutable_diagnosis());
+    (void)v1::Ledger::NewStub(channel)->GetLedger(&contexts[2], {}, &ledger);
+    (void)control->GetReportPage(&contexts[3], {}, ended.mutable_report());
+    ended.set_ledger(std::move(*ledger.mutable_json()));
+    ended.set_job(ended.status().job());
+    ended.set_ended_unix_s(time(nullptr));
+    ended.set_started_unix_s(ended.ended_unix_s() - static_cast<int64_t>(ended.status().uptime_s()));
+    if (const int code = exit_code_; code >= 0) ended.set_exit_code(code);
+    ended.set_mark_folder(proto::MarkFolderOf(ended.status()));
+    return ended;
+  }
+
  private:
   absl::Status OpenState(const ManagerOptions& options) {
     JobShape shape{options.job, options.task_id, options.nodes, options.procs_per_node, options.default_job};
@@ -225,10 +258,11 @@ class ManagerServer::Impl {
     events_ = std::make_shared<EventLog>();
     supervision_ = std::make_shared<SupervisionCore>(
         [core = core_] { return core->Pulse(); },
-        [events = events_, ledger = ledger_, diagnosis = diagnosis_](const SupervisionEvent& event) {
+        [this, events = events_, ledger = ledger_, diagnosis = diagnosis_](const SupervisionEvent& event) {
           if (event.kind == SupervisionEvent::Kind::kStarted && event.world_size > 0) {
             diagnosis->SetWorldSize(event.world_size);
           }
+          if (event.kind == SupervisionEvent::Kind::kEnded) exit_code_ = event.code;
           events->Add(event);
           ledger->OnEvent(event);
         },
@@ -328,7 +362,8 @@ class ManagerServer::Impl {
         [supervision = supervision_](const std::string& waits_for) {
           supervision->SetWaitsFor(waits_for, std::chrono::steady_clock::now());
         },
-        [ledger = ledger_](const JobEnd& end) {
+        [this, ledger = ledger_](const JobEnd& end) {
+          exit_code_ = end.code;
           SupervisionEvent ended;
           ended.kind = SupervisionEvent::Kind::kEnded;
           ended.code = end.code;
@@ -417,6 +452,7 @@ class ManagerServer::Impl {
       supervision_service_, route_agreement_service_, ledger_service_, reflection_service_;
   JobLinkService job_link_;
   std::atomic<bool> serving_{false};  // gRPC answers
+  std::atomic<int> exit_code_{-1};    // of the job; -1: it has not ended
   std::unique_ptr<HttpServer> http_;
   std::unique_ptr<proto::FedServer> fed_;  // brings server_ its connections
   std::unique_ptr<grpc::Server> server_;
@@ -435,6 +471,7 @@ ManagerServer::ManagerServer(std::unique_ptr<Impl> impl) : impl_(std::move(impl)
 ManagerServer::~ManagerServer() = default;
 int ManagerServer::port() const { return impl_->port(); }
 int ManagerServer::http_port() const { return impl_->http_port(); }
+std::optional<v1::EndedJob> ManagerServer::LastAnswers() const { return impl_->LastAnswers(); }
 
 absl::StatusOr<std::unique_ptr<ManagerServer>> ManagerServer::Start(const ManagerOptions& options, const Bound& bound) {
   auto impl = std::make_unique<Impl>();

@@ -3,11 +3,13 @@
 
 #include <functional>
 #include <memory>
+#include <optional>
 #include <string>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "manager/options.h"
+#include "taskd/v1/ended_job.pb.h"
 
 namespace taskd::manager {
 
@@ -25,6 +27,8 @@ class ManagerServer {
 
   int port() const;       // of gRPC
   int http_port() const;  // 0: no HTTP
+  // What it answers now, to be kept of a job that ends (proto/ended_jobs.h). Nothing: no rank was ever seen.
+  std::optional<v1::EndedJob> LastAnswers() const;
 
  private:
   class Impl;

@@ -8,9 +8,9 @@
 #include "absl/status/statusor.h"
 #include "common/printable.h"
 #include "grpcpp/client_context.h"
-#include "grpcpp/support/sync_stream.h"
 #include "nlohmann/json.hpp"
 #include "proto/channel.h"
+#include "proto/read_parts.h"
 #include "taskd/v1/control.grpc.pb.h"
 
 namespace taskd::commands {
@@ -49,13 +49,7 @@ class ControlClient {
   std::unique_ptr<v1::Control::Stub> stub_;
 };
 
-// Reads an answer that comes in parts (control.proto), whole.
-template <typename Message>
-grpc::Status ReadParts(std::unique_ptr<grpc::ClientReader<Message>> parts, Message* whole) {
-  Message part;
-  while (parts->Read(&part)) whole->MergeFrom(part);
-  return parts->Finish();
-}
+using proto::ReadParts;
 
 // {"step":"on","fp":"on","dataloader":"on","save_checkpoint":"on","communication":"off"}
 nlohmann::ordered_json KindsJson(const v1::KindStates& kinds);

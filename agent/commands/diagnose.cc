@@ -7,6 +7,7 @@
 #include <cmath>
 #include <iostream>
 #include <memory>
+#include <optional>
 #include <string>
 #include <thread>
 #include <utility>
@@ -19,6 +20,7 @@
 #include "absl/strings/str_split.h"
 #include "absl/strings/strip.h"
 #include "agent/commands/control_client.h"
+#include "agent/commands/ended_job.h"
 #include "agent/commands/folder_diagnosis.h"
 #include "agent/commands/job_flags.h"
 #include "common/utf8.h"
@@ -199,6 +201,10 @@ grpc::Status AskOnce(const DiagnoseOptions& options, const ControlClient& client
 absl::Status FromManager(const DiagnoseOptions& options) {
   absl::StatusOr<ControlClient> client =
       ControlClient::Make(options.source.manager, options.source.job, options.security);
+  if (std::optional<v1::EndedJob> ended =
+          AskEndedJob(client.status(), options.source.job, options.json ? std::cerr : std::cout)) {
+    return PrintMessage(options, "", ended->diagnosis());
+  }
   if (!client.ok()) return client.status();
   std::unique_ptr<v1::Diagnosis::Stub> stub = v1::Diagnosis::NewStub(client->channel());
   bool reached = false;

@@ -11,6 +11,7 @@
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
 #include "agent/commands/control_client.h"
+#include "agent/commands/ended_job.h"
 #include "agent/commands/folder_diagnosis.h"
 #include "agent/commands/folder_ledger.h"
 #include "agent/commands/job_flags.h"
@@ -73,9 +74,23 @@ absl::Status FromKept(const GoodputOptions& options) {
   return Print(options, kept->kept.report, kept->job);
 }
 
+// `whose` names in errors whom the answer is of.
+absl::Status PrintAnswer(const GoodputOptions& options, const std::string& json, const std::string& whose) {
+  std::string job;
+  absl::StatusOr<ledger::Report> report = ledger::ReadJson(json, &job);
+  if (!report.ok()) return absl::UnavailableError(absl::StrCat(whose, ": ", report.status().message()));
+  if (!options.json) return Print(options, *report, job);
+  std::cout << json << std::endl;
+  return std::cout ? absl::OkStatus() : absl::UnavailableError("stdout cannot be written");
+}
+
 absl::Status FromManager(const GoodputOptions& options) {
   absl::StatusOr<ControlClient> client =
       ControlClient::Make(options.source.manager, options.source.job, options.security);
+  if (std::optional<v1::EndedJob> ended =
+          AskEndedJob(client.status(), options.source.job, options.json ? std::cerr : std::cout)) {
+    return PrintAnswer(options, ended->ledger(), ended->job());
+  }
   if (!client.ok()) return client.status();
   v1::GetLedgerRequest request;
   request.set_job(ValidUtf8(options.source.job));
@@ -84,14 +99,7 @@ absl::Status FromManager(const GoodputOptions& options) {
   client->SetTimeout(context, kAnswerTimeout);
   const grpc::Status called = v1::Ledger::NewStub(client->channel())->GetLedger(&context, request, &reply);
   if (!called.ok()) return absl::UnavailableError(client->Describe(called));
-  std::string job;
-  absl::StatusOr<ledger::Report> report = ledger::ReadJson(reply.json(), &job);
-  if (!report.ok()) {
-    return absl::UnavailableError(absl::StrCat("manager ", client->manager(), ": ", report.status().message()));
-  }
-  if (!options.json) return Print(options, *report, job);
-  std::cout << reply.json() << std::endl;
-  return std::cout ? absl::OkStatus() : absl::UnavailableError("stdout cannot be written");
+  return PrintAnswer(options, reply.json(), absl::StrCat("manager ", client->manager()));
 }
 
 class GoodputCommand : public Command {

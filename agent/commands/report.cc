@@ -2,12 +2,14 @@
 
 #include <chrono>
 #include <iostream>
+#include <optional>
 #include <string>
 #include <utility>
 
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
 #include "agent/commands/control_client.h"
+#include "agent/commands/ended_job.h"
 #include "agent/commands/folder_diagnosis.h"
 #include "agent/commands/folder_ledger.h"
 #include "agent/commands/job_flags.h"
@@ -70,6 +72,11 @@ absl::StatusOr<Report> FromFiles(const ReportOptions& options) {
 absl::StatusOr<Report> FromManager(const ReportOptions& options) {
   absl::StatusOr<ControlClient> client =
       ControlClient::Make(options.source.manager, options.source.job, options.security);
+  if (std::optional<v1::EndedJob> ended =
+          AskEndedJob(client.status(), options.source.job, options.output == "-" ? std::cerr : std::cout)) {
+    v1::ReportPage* page = ended->mutable_report();
+    return Report{std::move(*page->mutable_html()), std::move(*page->mutable_headline())};
+  }
   if (!client.ok()) return client.status();
   v1::GetReportPageRequest request;
   request.set_job(ValidUtf8(options.source.job));

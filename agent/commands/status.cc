@@ -11,6 +11,7 @@
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
 #include "agent/commands/control_client.h"
+#include "agent/commands/ended_job.h"
 #include "agent/commands/job_flags.h"
 #include "agent/commands/status_table.h"
 #include "agent/commands/watch_screen.h"
@@ -94,6 +95,10 @@ std::chrono::milliseconds Pause(std::chrono::steady_clock::duration answered) {
 // Prints to stdout. INVALID_ARGUMENT: wrong usage; any other error: the manager did not answer.
 absl::Status RunStatus(const StatusOptions& options) {
   absl::StatusOr<ControlClient> client = ControlClient::Make(options.manager, options.job, options.security);
+  if (std::optional<v1::EndedJob> ended =
+          AskEndedJob(client.status(), options.job, options.json ? std::cerr : std::cout)) {
+    return Print(options, ended->status());
+  }
   if (!client.ok()) return client.status();
   const bool draws = options.watch && !options.json && WatchTerminal::IsThere();
   std::optional<Screen> screen;  // once there is an answer

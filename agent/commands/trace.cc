@@ -7,6 +7,7 @@
 
 #include <algorithm>
 #include <charconv>
+#include <chrono>
 #include <cmath>
 #include <cstdlib>
 #include <iostream>
@@ -23,6 +24,8 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_join.h"
+#include "agent/commands/control_client.h"
+#include "agent/commands/ended_job.h"
 #include "agent/commands/folder_diagnosis.h"
 #include "agent/commands/job_flags.h"
 #include "agent/commands/output_file.h"
@@ -32,6 +35,7 @@
 #include "diagnosis/verdict.h"
 #include "marks/mark_record.h"
 #include "marks/step_name.h"
+#include "proto/ended_jobs.h"
 #include "readers/diagnose_sources.h"
 #include "readers/source_marks.h"
 
@@ -49,6 +53,7 @@ struct TraceOptions {
 using diagnosis::Verdict;
 using readers::SourceFormat;
 
+constexpr std::chrono::milliseconds kFolderTimeout{5000};
 constexpr size_t kMaxSuspects = 16;
 constexpr size_t kPeersOfSuspect = 3;
 constexpr int64_t kStepsBefore = 5, kStepsAfter = 10;
@@ -453,8 +458,6 @@ absl::Status Trace::Write(OutputFile& file) {
 }
 
 absl::Status Trace::Run() {
-  if (options_.from.empty())
-    return absl::InvalidArgumentError("--from: a task's folder of mark files, or what a profiler wrote, is needed");
   if (std::count(options_.from.begin(), options_.from.end(), "-") != 0) {
     return absl::InvalidArgumentError("--from: -: files are read twice, and standard input is there once: name a file");
   }
@@ -489,14 +492,45 @@ absl::Status Trace::Run() {
   return status;
 }
 
+// Of the only job that this user runs here, or of the last one that has ended.
+absl::StatusOr<std::string> MarkFolderOfJob() {
+  proto::Security security;
+  security.secret = TokenOfEnvironment();
+  absl::StatusOr<ControlClient> client = ControlClient::Make("", "", std::move(security));
+  std::string folder;
+  if (std::optional<v1::EndedJob> ended = AskEndedJob(client.status(), "", std::cerr)) {
+    folder = ended->mark_folder();
+  } else if (client.ok()) {
+    v1::JobStatus status;
+    grpc::ClientContext context;
+    ControlClient::SetTimeout(context, kFolderTimeout);
+    const grpc::Status called = ReadParts(client->stub().StatusInParts(&context, {}), &status);
+    if (!called.ok()) return absl::UnavailableError(client->Describe(called));
+    folder = proto::MarkFolderOf(status);
+  } else {
+    return absl::InvalidArgumentError(absl::StrCat(
+        "--from: a task's folder of mark files, or what a profiler wrote, is needed: ", client.status().message()));
+  }
+  if (!folder.empty()) return folder;
+  return absl::InvalidArgumentError("--from: this job has no mark files; name what a profiler wrote");
+}
+
 // INVALID_ARGUMENT: wrong usage, a folder without marks, or nothing in it is asked for; any other error: FILE could not
-// be written, and is as it was.
-absl::Status RunTrace(const TraceOptions& options) { return Trace(options).Run(); }
+// be written, and is as it was, or the job's manager does not answer.
+absl::Status RunTrace(TraceOptions options) {
+  if (options.from.empty()) {
+    absl::StatusOr<std::string> folder = MarkFolderOfJob();
+    if (!folder.ok()) return folder.status();
+    options.from = {*std::move(folder)};
+  }
+  return Trace(options).Run();
+}
 
 class TraceCommand : public Command {
  public:
   void AddFlags(Flags& flags) override {
-    flags.Add("--from", options_.from, kFromHelp);
+    flags.Add("--from", options_.from,
+              absl::StrCat(kFromHelp, " [the marks of this user's job, or of the last that ended]"));
     flags.Add("--ranks", options_.ranks, "only these, as 0-7,12");
     flags.Add("--steps", options_.steps, "only these, as 10-20");
     flags.Add(
