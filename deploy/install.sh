@@ -1,14 +1,16 @@
 #!/usr/bin/env bash
 # Installs the Debian packages of apt-packages.txt that are missing; does nothing when all are there.
 #
-#   deploy/install.sh             all of them
-#   deploy/install.sh --no-peers  without those from "# Peers" on: enough to build, and for the quick start
+#   deploy/install.sh               all of them
+#   deploy/install.sh --no-peers    without those from "# Peers" on: enough to build, to check and to make wheels
+#   deploy/install.sh --quickstart  without those from "# Tests" on: enough to build `taskd`, and for the quick start
 set -euo pipefail
 here=$(cd "$(dirname "$0")" && pwd)
 case ${1-} in
   '') last='$' ;;
   --no-peers) last='/^# Peers/' ;;
-  *) echo "install.sh: unknown argument '$1'; only --no-peers is known" >&2; exit 2 ;;
+  --quickstart) last='/^# Tests/' ;;
+  *) echo "install.sh: unknown argument '$1'; --no-peers and --quickstart are known" >&2; exit 2 ;;
 esac
 
 missing=()
@@ -30,7 +32,6 @@ if [ "$(id -u)" -ne 0 ]; then
   as_root=(sudo)
 fi
 
-echo "Installing ${#missing[@]} Debian packages: ${missing[*]}"
 log=$(mktemp)
 policy=
 trap 'rm -f "$log"; [ -z "$policy" ] || "${as_root[@]}" rm -f "$policy"' EXIT
@@ -40,8 +41,17 @@ if [ ! -e /usr/sbin/policy-rc.d ]; then
   printf '#!/bin/sh\nexit 101\n' | "${as_root[@]}" tee "$policy" >/dev/null
   "${as_root[@]}" chmod 755 "$policy"
 fi
-apt() { "${as_root[@]}" env DEBIAN_FRONTEND=noninteractive apt-get -qq -o Dpkg::Use-Pty=0 "$@" >>"$log" 2>&1; }
-if ! { apt update && apt install -y --no-install-recommends "${missing[@]}"; }; then
-  tail -n 5 "$log" >&2
-  fail "apt-get failed (its last words are above)"
+apt=(env DEBIAN_FRONTEND=noninteractive LC_ALL=C apt-get -q -o Dpkg::Use-Pty=0)
+if [ "${#as_root[@]}" -gt 0 ]; then  # what runs under logged.sh cannot ask for a password
+  sudo -v || fail "sudo does not let this user install packages"
+  as_root=(sudo -n)
 fi
+echo "Looking for ${#missing[@]} missing Debian packages"
+"$here/logged.sh" "$log" "${as_root[@]}" "${apt[@]}" update || fail "apt-get update failed (its last words are above)"
+# "Need to get 310 MB of archives." and "After this operation, 1,400 MB of additional disk space will be used."
+sizes=$("${as_root[@]}" "${apt[@]}" install --assume-no --no-install-recommends "${missing[@]}" 2>/dev/null |
+  sed -nE 's/^Need to get (.*) of archives\.$/\1 to fetch/p; s/^After this operation, (.*) of additional .*$/\1 on disk/p' |
+  paste -sd ';' | sed 's/;/; /')
+echo "Installing ${#missing[@]} packages and what they need${sizes:+ ($sizes)}: ${missing[*]}"
+"$here/logged.sh" "$log" "${as_root[@]}" "${apt[@]}" install -y --no-install-recommends "${missing[@]}" ||
+  fail "apt-get failed (its last words are above)"

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# deploy/logged.sh LOG COMMAND...: runs COMMAND with its output in LOG. On a terminal a line shows how far Ninja is. If the
-# command fails, the last lines of LOG go to stderr. Exit code: the command's.
+# deploy/logged.sh LOG COMMAND...: runs COMMAND with its output in LOG. On a terminal a line shows how long it has run, and how
+# far: Ninja's "[12/345]" or the newest line. If the command fails, the last lines of LOG go to stderr. Exit code: the command's.
 set -u
 log=$1
 shift
@@ -11,8 +11,10 @@ set +m
 trap 'kill -- "-$command" 2>/dev/null; exit 130' INT
 trap 'kill -- "-$command" 2>/dev/null; exit 143' TERM
 if [ -t 1 ]; then
+  columns=$(tput cols 2>/dev/null || echo 80)
   while kill -0 "$command" 2>/dev/null; do
-    printf '\r  %s\033[K' "$(grep -ao '^\[[0-9]*/[0-9]*\]' "$log" | tail -n 1)"
+    newest=$(tail -n 1 "$log" | tr -cd '[:print:]')
+    printf '\r  %d:%02d %s\033[K' $((SECONDS / 60)) $((SECONDS % 60)) "${newest:0:$((columns > 20 ? columns - 10 : 10))}"
     sleep 0.5
   done
   printf '\r\033[K'

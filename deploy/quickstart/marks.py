@@ -5,7 +5,7 @@ import os
 import re
 
 # Kinds as people read them; communication is switched by itself.
-KINDS = ("step", "fp", "dataloader", "save_checkpoint", "communication")
+KINDS = ("step", "forward", "dataloader", "checkpoint", "communication")
 START, START_STREAM, END, END_STREAM = 2, 16, 4, 32
 
 
@@ -14,7 +14,7 @@ def kind_of(name, domain):
         return "communication"
     if re.fullmatch(r"step \d+", name):
         return "step"
-    return {"forward": "fp", "dataloader": "dataloader", "save_checkpoint": "save_checkpoint"}.get(name, "other")
+    return {"forward": "forward", "dataloader": "dataloader", "save_checkpoint": "checkpoint"}.get(name, "other")
 
 
 @dataclasses.dataclass
