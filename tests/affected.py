@@ -3,7 +3,7 @@
 
 tests/affected.py [--since REV] tests       a regular expression for ctest -L: the tests in C++ of the folders that are affected;
                                             nothing if there are none
-tests/affected.py [--since REV] unneeded    a regular expression for ctest -E: slow tests that no change can have affected
+tests/affected.py [--since REV] unneeded    a regular expression for ctest -E: groups of tests that no change can have affected
 tests/affected.py [--since REV] sources     the C++ sources that have changed
 
 A change is what differs from REV in the working tree, files that git does not track included. Without --since, REV is where
@@ -22,12 +22,18 @@ import check_layers
 # Nobody knows what depends on these, or everything does.
 UNATTRIBUTED = ("*CMakeLists.txt", "CMakePresets.json", "cmake/*", "common/*", "worker_sdk/include/*", "deploy/apt-packages.txt", ".ci/*",
                 "tests/run.sh", "tests/affected.py")
-# Tests of a minute and more that only a change of these can affect: ctest's names, and what git's paths begin with.
+# Groups of tests that take a minute of a CPU and more, and only a change of these can affect: ctest's names, the folders (also
+# by way of folders that they include), and what git's paths begin with.
 SELDOM = {
-    "engines_slurm.*": ("tests/engines/", "tests/lib/", "agent/engine/", "agent/run/", "agent/process/"),
-    "python_(wheel|versions)_test": ("worker_sdk/", "tests/python/"),
-    "e2e_manifests.*": ("deploy/", "tests/e2e/test_manifests.py"),
-    "sdk_arm64_check": ("worker_sdk/", "proxy/", "tests/integration/"),
+    "engines_slurm.*": (("agent/engine", "agent/run", "agent/process"), ("tests/engines/", "tests/lib/")),
+    "python_.*": (("worker_sdk",), ("worker_sdk/python/", "tests/python/", "tests/lib/")),
+    "e2e_manifests.*": ((), ("deploy/", "tests/e2e/test_manifests")),
+    "sdk_arm64_check": (("worker_sdk", "proxy"), ("tests/integration/",)),
+    "browser_.*": (("manager/page", "view"), ("manager/page/web/", "tests/browser/", "tests/lib/")),
+    "e2e_(route.*|ranktable)": (("agent/route", "agent/ranktable"), ("tests/e2e/test_route", "tests/e2e/test_ranktable", "tests/lib/")),
+    "e2e_(modes.*|rsh|contract_.*)": (("agent/modes",), ("tests/e2e/test_modes", "tests/e2e/test_rsh", "tests/e2e/test_contract", "tests/lib/")),
+    "e2e_(from_.*|trace.*)": (("readers", "agent/trace"), ("tests/e2e/test_from", "tests/e2e/test_trace", "tests/lib/")),
+    "(e2e|hostile)_store.*": (("store", "agent/run"), ("tests/e2e/test_store", "tests/hostile/test_store", "tests/lib/")),
 }
 
 
@@ -50,8 +56,8 @@ def is_unattributed(path):
     return any(fnmatch.fnmatchcase(path, pattern) for pattern in UNATTRIBUTED)
 
 
-def users_of(root, changed):
-    """`changed` folders, those that include one of them, by way of others too, and those whose tests include any of these."""
+def users_of(root, changed, of_tests):
+    """`changed` folders, those that include one of them, by way of others too, and `of_tests` those whose tests include any of these."""
     uses, tests_use = set(), set()
     for path, text in check_layers.sources(root):
         edges = tests_use if check_layers.IS_TEST.search(path) else uses
@@ -60,11 +66,12 @@ def users_of(root, changed):
     while found - users:
         users |= found
         found = {own for own, other in uses if other in users}
-    return users | {own for own, other in tests_use if other in users}
+    return users | {own for own, other in tests_use if of_tests and other in users}
 
 
-def affected_folders(root, paths):
-    """Folders whose tests in C++ have to run; None: all of them. tests/integration and tests/fuzz use any folder."""
+def affected_folders(root, paths, of_tests=True):
+    """Folders whose tests in C++ have to run, or with of_tests=False whose program differs; None: all of them. tests/integration and
+    tests/fuzz use any folder."""
     if paths is None or any(map(is_unattributed, paths)):
         return None
     sources = [path for path in paths if path.endswith((".cc", ".h", ".c", ".proto"))]
@@ -72,7 +79,7 @@ def affected_folders(root, paths):
     changed = {check_layers.folder_of(path) for path in sources if path not in tests} - {None}
     own = {check_layers.folder_of(path) for path in tests} - {None}
     own |= {"/".join(path.split("/")[:2]) for path in sources if path.startswith("tests/")}
-    return users_of(root, changed) | own | ({"tests/diagnosis", "tests/fuzz", "tests/integration"} if changed else set())
+    return users_of(root, changed, of_tests) | own | ({"tests/diagnosis", "tests/fuzz", "tests/integration"} if changed else set())
 
 
 def labels(folders):
@@ -85,10 +92,12 @@ def labels(folders):
     return "|".join([f"^in:{folder}(/|$)" for folder in alone] + [f"^in:{folder}$" for folder in above])
 
 
-def unneeded(paths):
-    if paths is None or any(map(is_unattributed, paths)):
+def unneeded(root, paths):
+    folders = affected_folders(root, paths, of_tests=False)
+    if folders is None:
         return []
-    return [names for names, folders in SELDOM.items() if not any(path.startswith(folders) for path in paths)]
+    return [names for names, (of, beginnings) in SELDOM.items()
+            if not folders & set(of) and not any(path.startswith(beginnings) for path in paths)]
 
 
 def main():
@@ -106,7 +115,7 @@ def main():
     elif arguments.what == "tests":
         print(labels(affected_folders(arguments.root, paths)))
     else:
-        print("|".join(f"^{names}$" for names in unneeded(paths)))
+        print("|".join(f"^{names}$" for names in unneeded(arguments.root, paths)))
     return 0
 
 

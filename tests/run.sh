@@ -9,7 +9,7 @@
 #   6. clang-tidy 14 over what was changed
 #
 # Steps 4 to 6 run beside the tests of step 3, which mostly wait. Steps 4 and 5 run the tests of the folders that a change can
-# have affected, and step 3 leaves out three groups of slow tests unless a change can have affected them: tests/affected.py says
+# have affected, and step 3 leaves out groups of end-to-end tests that no change can have affected: tests/affected.py says
 # what counts as a change (--since REV: all that differs from REV). A change of common/ or of a CMake file affects everything.
 #
 # An end-to-end test that fails runs once more at the end, alone. If it passes then, the last lines name it as flaky. More than

@@ -53,10 +53,13 @@ def test_labels_are_those_of_the_folders(folders, label, is_it):
     assert bool(re.search(affected.labels(folders), label)) == is_it
 
 
-def test_slow_tests_wait_for_a_change_of_theirs():
-    assert affected.unneeded(["docs/install.md"]) == list(affected.SELDOM)
-    assert "engines_slurm.*" not in affected.unneeded(["agent/engine/slurm.cc"])
-    assert affected.unneeded(["CMakeLists.txt"]) == affected.unneeded(None) == []
+def test_slow_tests_wait_for_a_change_of_theirs(tree):
+    assert affected.unneeded(tree, ["docs/install.md"]) == list(affected.SELDOM)
+    assert "engines_slurm.*" not in affected.unneeded(tree, ["agent/engine/slurm.cc"])
+    assert "browser_.*" not in affected.unneeded(tree, ["tests/browser/test_page.py"])
+    by_way_of = affected.unneeded(tree, ["diagnosis/engine.cc"])
+    assert "e2e_(from_.*|trace.*)" not in by_way_of and "(e2e|hostile)_store.*" in by_way_of, "readers include diagnosis"
+    assert affected.unneeded(tree, ["CMakeLists.txt"]) == affected.unneeded(tree, None) == []
 
 
 def test_a_change_is_what_differs_from_the_upstream(tree):
