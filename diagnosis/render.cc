@@ -161,23 +161,36 @@ std::string FormatInterval(const Verdict& verdict) {
   return absl::StrFormat(" (%.1f to %s)", 100 * (MakeFinite(low) - 1), FormatSlowdown(high));
 }
 
+}  // namespace
+
+std::string FeatureForPeople(const std::string& feature) {
+  constexpr std::pair<std::string_view, const char*> kNames[] = {
+      {"own_time", "self time"}, {"cpu_wait", "wait for a CPU"}, {"save_checkpoint", "checkpoint"}};
+  for (const auto& [name, words] : kNames) {
+    if (feature == name) return words;
+  }
+  return feature;
+}
+
+namespace {
+
 void AppendEvidence(const Verdict& verdict, std::string& out) {
   if (verdict.evidence.empty()) return;
   size_t width = 12;
   for (const Evidence& evidence : verdict.evidence)
-    width = std::max(width, CountCharacters(Printable(evidence.feature)));
+    width = std::max(width, CountCharacters(Printable(FeatureForPeople(evidence.feature))));
   width = std::min<size_t>(width, 30);
   auto pad = [width](const std::string& text) {
     std::string cell = text.substr(0, FindEndOf(text, width));
     return cell + std::string(width - CountCharacters(cell), ' ');
   };
   absl::StrAppend(&out, "     ", pad("evidence"),
-                  absl::StrFormat("  %12s %12s  %-12s %8s  %s\n", "ms", "expected", "from", "z", "steps"));
+                  absl::StrFormat("  %12s %12s  %-12s %8s  %s\n", "ms", "expected", "from", "sigmas", "steps"));
   for (const Evidence& evidence : verdict.evidence) {
     std::string by = evidence.peers == 0   ? "its own past"
                      : evidence.peers == 1 ? "1 peer"
                                            : absl::StrCat(evidence.peers, " peers");
-    absl::StrAppend(&out, "     ", pad(Printable(evidence.feature)),
+    absl::StrAppend(&out, "     ", pad(Printable(FeatureForPeople(evidence.feature))),
                     absl::StrFormat("  %12.5g %12.5g  %-12s %8.3g  %d-%d\n", MakeFinite(evidence.value),
                                     MakeFinite(evidence.reference), by, MakeFinite(evidence.z), evidence.first_step,
                                     evidence.last_step));

@@ -17,6 +17,9 @@ std::string WriteHeadline(const Report& report);
 // What the headline of an unknown state says for a reason: "cannot say: only 4 steps were seen".
 std::string WriteWhyUnknown(const Report& report);
 
+// What an Evidence::feature is called in text: "self time". Unknown ones stay as they are.
+std::string FeatureForPeople(const std::string& feature);
+
 // Verdict, evidence table and cost, notes; plain text of at most 120 columns.
 std::string RenderText(const Report& report, const std::string& job);
 

@@ -163,7 +163,7 @@ TEST(RenderText, TellsEvidenceCostAndAlternatives) {
   EXPECT_THAT(text, HasSubstr("\n  1. rank 7: compute since step 103 (2026-01-01T00:00:00.123Z), confidence 98 %\n"));
   EXPECT_THAT(text,
               HasSubstr("\n     cost: 11.43 ms of each step; steps are 21.0 % longer with it (19.0 to 23.1 %)\n"));
-  EXPECT_THAT(text, HasSubstr("\n     own_time            77.123           66  15 peers         9.35  103-120\n"));
+  EXPECT_THAT(text, HasSubstr("\n     self time           77.123           66  15 peers         9.35  103-120\n"));
   EXPECT_THAT(text, HasSubstr("its own past"));
   EXPECT_THAT(text, HasSubstr("\n     or instead: the link of ranks 3-7 (2 %)\n"));
   EXPECT_THAT(text, HasSubstr("\nnote: rank 5 left no marks\n"));

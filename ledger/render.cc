@@ -107,7 +107,12 @@ Json IncidentToJson(const Incident& incident) {
 
 std::string Percent(double part, double all) { return absl::StrFormat("%.1f %%", all > 0 ? 100 * part / all : 0); }
 
-std::string Hours(double rank_s) { return absl::StrFormat("%.4f", rank_s / 3600); }
+// A table's unit: hours of a job that has many of them.
+bool CountsHours(double all_rank_s) { return all_rank_s >= 36'000; }
+
+std::string Cell(double rank_s, bool hours) {
+  return hours ? absl::StrFormat("%.2f", rank_s / 3600) : absl::StrFormat("%.1f", rank_s);
+}
 
 // Of what is `other`, most went by while the ranks waited for these; empty: for none in particular.
 std::string WaitedFor(const Report& report) {
@@ -278,17 +283,18 @@ std::string RenderText(const Report& report, const std::string& job, size_t inci
                                : absl::StrCat(FormatTime(report.since_ns), " to ", FormatTime(report.until_ns));
   absl::StrAppendFormat(&text, "job %s  %s  %d slots  goodput %.4f (%.4f to %.4f)\n\n", Printable(job), when,
                         report.slots, goodput.ratio, goodput.low, goodput.high);
-  absl::StrAppendFormat(&text, "%-12s %14s %8s\n", "category", "rank-hours", "share");
+  const bool hours = CountsHours(all);
+  absl::StrAppendFormat(&text, "%-12s %14s %8s\n", "category", hours ? "rank-hours" : "rank-seconds", "share");
   for (size_t i = 0; i < kCategories; ++i) {
     const int bar = all > 0 ? static_cast<int>(std::lround(kBarWidth * seconds[i] / all)) : 0;
-    std::string line =
-        absl::StrFormat("%-12s %14s %8s", Name(static_cast<Category>(i)), Hours(seconds[i]), Percent(seconds[i], all));
+    std::string line = absl::StrFormat("%-12s %14s %8s", Name(static_cast<Category>(i)), Cell(seconds[i], hours),
+                                       Percent(seconds[i], all));
     if (bar > 0) absl::StrAppend(&line, "  ", std::string(static_cast<size_t>(bar), '#'));
     const std::string waited_for = static_cast<Category>(i) == Category::kOther ? WaitedFor(report) : "";
     if (!waited_for.empty()) absl::StrAppend(&line, "  ", waited_for);
     absl::StrAppend(&text, line, "\n");
   }
-  absl::StrAppendFormat(&text, "%-12s %14s\n", "sum", Hours(all));
+  absl::StrAppendFormat(&text, "%-12s %14s\n", "sum", Cell(all, hours));
 
   if (!report.advice.empty()) absl::StrAppend(&text, "\nwhat would pay:\n");
   for (const Advice& advice : report.advice) {

@@ -118,8 +118,8 @@ TEST(RenderTest, WhomTheRanksWaitForIsNamedWhereThatIsMostOfIt) {
 
 TEST(RenderTest, TextForPeople) {
   const std::string text = RenderText(Example(), "default/job", 5);
-  EXPECT_THAT(text, HasSubstr("productive           1.6667   83.3 %  #########################\n"));
-  EXPECT_THAT(text, HasSubstr("sum                  2.0000\n"));
+  EXPECT_THAT(text, HasSubstr("productive           6000.0   83.3 %  #########################\n"));
+  EXPECT_THAT(text, HasSubstr("sum                  7200.0\n"));
   EXPECT_THAT(text, HasSubstr("\nwhat would pay:\n* all wait \\x1b for it (up to 0.50 rank-hours)\n"));
   EXPECT_THAT(
       text,

@@ -90,14 +90,15 @@ std::string Row(const std::vector<std::string>& cells, const char* tag = "td") {
 
 std::string EvidenceTable(const Verdict& verdict) {
   if (verdict.evidence.empty()) return "";
-  std::string table = "<table>\n" + Row({"evidence", "ms", "expected", "from", "z", "steps"}, "th");
+  std::string table = "<table>\n" + Row({"evidence", "ms", "expected", "from", "sigmas", "steps"}, "th");
   for (size_t i = 0; i < std::min(verdict.evidence.size(), kMaxEvidence); ++i) {
     const Evidence& evidence = verdict.evidence[i];
     const std::string from = evidence.peers == 0   ? "its own past"
                              : evidence.peers == 1 ? "1 peer"
                                                    : absl::StrCat(evidence.peers, " peers");
-    absl::StrAppend(&table, Row({Html(evidence.feature, 64), Number(evidence.value), Number(evidence.reference), from,
-                                 Number(evidence.z), absl::StrCat(evidence.first_step, "-", evidence.last_step)}));
+    absl::StrAppend(&table, Row({Html(diagnosis::FeatureForPeople(evidence.feature), 64), Number(evidence.value),
+                                 Number(evidence.reference), from, Number(evidence.z),
+                                 absl::StrCat(evidence.first_step, "-", evidence.last_step)}));
   }
   return table + "</table>\n";
 }

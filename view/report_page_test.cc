@@ -69,7 +69,7 @@ TEST(ReportPageTest, SaysWhoIsSlowAndShowsIt) {
   AddSteps(4, 60, 2, history);
   const std::string html = RenderReportPage(SlowJob(2), history);
   EXPECT_THAT(html, ContainsRegex("<h1>slow: rank 2 computes 50 % longer"));
-  EXPECT_THAT(html, HasSubstr("<td>own_time</td><td class=\"n\">75</td><td class=\"n\">50</td>"));
+  EXPECT_THAT(html, HasSubstr("<td>self time</td><td class=\"n\">75</td><td class=\"n\">50</td>"));
   EXPECT_THAT(html, HasSubstr("href=\"data:image/png;base64,iVBORw0KGgo"));
   EXPECT_THAT(html, HasSubstr(">rank 2</text>"));
   // The median of the others, and the rank's own.

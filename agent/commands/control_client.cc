@@ -14,15 +14,16 @@ namespace {
 constexpr std::chrono::milliseconds kAgain{200};
 
 struct NamedKind {
-  const char* name;
+  const char* name;   // in JSON
+  const char* words;  // for people
   bool (v1::KindStates::*get)() const;
 };
 // In the order of the interface.
-constexpr NamedKind kKinds[] = {{"step", &v1::KindStates::step},
-                                {"fp", &v1::KindStates::fp},
-                                {"dataloader", &v1::KindStates::dataloader},
-                                {"save_checkpoint", &v1::KindStates::save_checkpoint},
-                                {"communication", &v1::KindStates::communication}};
+constexpr NamedKind kKinds[] = {{"step", "step", &v1::KindStates::step},
+                                {"fp", "forward", &v1::KindStates::fp},
+                                {"dataloader", "dataloader", &v1::KindStates::dataloader},
+                                {"save_checkpoint", "checkpoint", &v1::KindStates::save_checkpoint},
+                                {"communication", "communication", &v1::KindStates::communication}};
 
 // gRPC's chain of words, cut to its cause where that is known.
 std::string CauseOf(const std::string& message) {
@@ -89,7 +90,7 @@ nlohmann::ordered_json KindsJson(const v1::KindStates& kinds) {
 std::string KindsText(const v1::KindStates& kinds) {
   std::string text;
   for (const NamedKind& kind : kKinds) {
-    absl::StrAppend(&text, text.empty() ? "" : ", ", kind.name, (kinds.*kind.get)() ? " on" : " off");
+    absl::StrAppend(&text, text.empty() ? "" : ", ", kind.words, (kinds.*kind.get)() ? " on" : " off");
   }
   return text;
 }

@@ -53,7 +53,7 @@ using proto::ReadParts;
 
 // {"step":"on","fp":"on","dataloader":"on","save_checkpoint":"on","communication":"off"}
 nlohmann::ordered_json KindsJson(const v1::KindStates& kinds);
-// The same for people: "step on, fp on, ...".
+// The same for people: "step on, forward on, ...".
 std::string KindsText(const v1::KindStates& kinds);
 
 }  // namespace taskd::commands

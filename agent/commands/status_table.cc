@@ -144,11 +144,12 @@ std::string ListRanks(const v1::JobStatus& status) {
       absl::StrAppend(&text, "  no ranks\n");
       continue;
     }
-    absl::StrAppendFormat(&text, "%6s %8s %9s %10s %9s %9s %9s %9s %9s %9s %9s %8s  %s\n", "rank", "step", "step ms",
-                          "#step", "#fp", "#dload", "#ckpt", "#comm", "#other", "lost", "ns/mark", "pid", "state");
+    absl::StrAppendFormat(&text, "%6s %7s %8s %9s %9s %11s %11s %14s %9s %6s %8s %8s  %s\n", "rank", "step", "step ms",
+                          "#step", "#forward", "#dataloader", "#checkpoint", "#communication", "#other", "lost",
+                          "ns/mark", "pid", "state");
     for (const v1::RankStatus& rank : node.ranks()) {
       const v1::MarkCounts& marks = rank.marks();
-      absl::StrAppendFormat(&text, "%6d %8s %9s %10d %9d %9d %9d %9d %9d %9d %9.0f %8d  %s\n", rank.rank(),
+      absl::StrAppendFormat(&text, "%6d %7s %8s %9d %9d %11d %11d %14d %9d %6d %8.0f %8d  %s\n", rank.rank(),
                             rank.step() < 0 ? "-" : absl::StrCat(rank.step()),
                             rank.step() < 0 ? "-" : absl::StrFormat("%.1f", rank.step_ms()), marks.step(), marks.fp(),
                             marks.dataloader(), marks.save_checkpoint(), marks.communication(), marks.other(),

@@ -147,15 +147,16 @@ TEST(ListRanksTest, EachRank) {
   v1::JobStatus status = MakeStatus(2, 1);
   status.mutable_nodes(1)->set_connected(false);
   status.mutable_nodes(1)->clear_ranks();
-  EXPECT_EQ(
-      ListRanks(status),
-      "\nnode 0 (host-0)\n"
-      "  rank     step   step ms      #step       #fp    #dload     #ckpt     #comm    #other      lost   ns/mark      "
-      "pid  state\n"
-      "     0      100      50.0          3         0         0         0         4         0         0         0     "
-      "1000  as wanted\n"
-      "\nnode 1 (host-1): its proxy is not connected\n"
-      "  no ranks\n");
+  EXPECT_EQ(ListRanks(status),
+            "\nnode 0 (host-0)\n"
+            "  rank    step  step ms     #step  #forward #dataloader #checkpoint #communication    #other   lost  "
+            "ns/mark      "
+            "pid  state\n"
+            "     0     100     50.0         3         0           0           0              4         0      0       "
+            " 0     "
+            "1000  as wanted\n"
+            "\nnode 1 (host-1): its proxy is not connected\n"
+            "  no ranks\n");
 }
 
 }  // namespace

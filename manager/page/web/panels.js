@@ -27,11 +27,13 @@ const intervalOf = ({slowdown_interval: [low, high]}) => high === null ? ` (at l
 // 1: what a step takes without it is not known.
 const slowdownOf = verdict => verdict.slowdown > 1 ? `${percentOf(verdict.slowdown)} % longer${intervalOf(verdict)}` : "";
 
+const FEATURES = {own_time: "self time", cpu_wait: "wait for a CPU", save_checkpoint: "checkpoint"};
+
 function Evidence({verdict}) {
   return html`<details><summary>evidence</summary>
     <p>${verdict.text}</p>
-    <table><thead><tr><th>feature</th><th>ms</th><th>expected</th><th>compared with</th><th>z</th><th>steps</th></tr></thead>
-    <tbody>${verdict.evidence.map((row, i) => html`<tr key=${i}><td>${row.feature}</td><td>${row.value}</td><td>${row.reference}</td>
+    <table><thead><tr><th>feature</th><th>ms</th><th>expected</th><th>compared with</th><th>sigmas</th><th>steps</th></tr></thead>
+    <tbody>${verdict.evidence.map((row, i) => html`<tr key=${i}><td>${FEATURES[row.feature] || row.feature}</td><td>${row.value}</td><td>${row.reference}</td>
       <td>${row.peers === 0 ? "its own past" : `${row.peers} peers`}</td><td>${row.z}</td><td>${row.steps.join("–")}</td></tr>`)}</tbody></table>
     ${verdict.alternatives.length > 0 && html`<p>Or instead: ${verdict.alternatives.map(other =>
       `${entityOf(other)}${other.cause ? `, ${other.cause}` : ""} (${Math.round(100 * other.p)} %)`).join(", ")}</p>`}</details>`;
