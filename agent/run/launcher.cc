@@ -516,7 +516,9 @@ process::SignalWatch::IfAlone Launcher::EndBySignal(int signal) {
     if (leaves_with_) Leave(*leaves_with_);
   });
   if (SpeaksForJob()) spdlog::warn("{}: the job is ended", process::SignalName(signal));
-  EndWith(128 + signal, "", {}, young ? signal : 0);
+  // Who pressed Ctrl-C looks at what stands last, which is below what the ranks print.
+  const bool is_last = signal == SIGINT && SpeaksForJob();
+  EndWith(128 + signal, is_last ? "interrupted, and all ranks have ended" : "", {}, young ? signal : 0);
   return [this, signal, pass_on = !sent && !young] {
     Leave(signal);
     if (pass_on && phase_ == Phase::kEnding) ranks_->Stop(signal);

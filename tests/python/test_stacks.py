@@ -2,6 +2,7 @@
 import os
 
 import pytest
+from deadlines import wait_child
 
 PROGRAM = """
 import os, signal, sys, threading
@@ -60,3 +61,32 @@ def test_pth_arms_ranks_that_never_import_taskd(world, folder):
             "'taskd.torch' in sys.modules)")
     assert world.run(code, TASKD_STACK_DIR=folder, RANK="0").split() == ["True", "False", "False"]
     assert world.run(code, TASKD_STACK_DIR=folder).split() == ["False", "False", "False"]
+
+
+INTERRUPTED = """
+import sys
+if "own" in sys.argv:
+    sys.excepthook = lambda *_: print("own hook")
+import taskd
+def wait(rank):
+    if rank == "2":
+        raise KeyboardInterrupt("elsewhere")
+    raise KeyboardInterrupt
+wait(sys.argv[1])
+"""
+
+
+def test_of_equal_tracebacks_of_an_interrupt_one_is_printed(world, folder):
+    script = world.write("train.py", INTERRUPTED)
+    world.write("output", "")
+
+    def said(*arguments):
+        before = len(world.output())
+        wait_child(world.start(world.interpreter, script, *arguments, TASKD_STACK_DIR=str(folder)))
+        return world.output()[before:]
+    assert "in wait" in said("0")
+    assert said("1") == ""
+    assert "elsewhere" in said("2")
+    assert said("3", "own") == "own hook\n"
+    os.rename(folder, world.path("gone"))
+    assert "in wait" in said("1"), "what cannot be compared is printed"

@@ -16,8 +16,9 @@ if _os.environ.get("TORCHELASTIC_USE_AGENT_STORE") == "True":
 
     _rendezvous.arm()
 
-# With the launcher's folder for stacks any import says where the program's Python is when it hangs.
+# With the launcher's folder for stacks any import says where the program's Python is when it hangs or is interrupted.
 if _os.environ.get("TASKD_STACK_DIR"):
-    from taskd import _stacks
+    from taskd import _interrupt, _stacks
 
     _stacks.arm()
+    _interrupt.arm()
