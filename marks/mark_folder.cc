@@ -102,8 +102,9 @@ std::string FreshName(const Candidate& candidate, const MarkFolderWishes& wishes
                       absl::FormatTime("-%Y%m%d-%H%M%S", absl::FromUnixSeconds(unix_s), absl::LocalTimeZone()));
 }
 
-bool NeedsFresh(const Candidate& candidate, const MarkFolderWishes& wishes) {
-  return wishes.mindx_task_id.empty() && wishes.name.empty() && (candidate.is_working || wishes.task_name.empty());
+// Nobody else has named the task that lies there.
+bool IsNamedByUs(const Candidate& candidate, const MarkFolderWishes& wishes) {
+  return wishes.mindx_task_id.empty() && (candidate.is_working || wishes.task_name.empty());
 }
 
 // `name`: wishes.name, or the fresh one.
@@ -158,7 +159,8 @@ absl::StatusOr<MarkFolder> Try(Candidate candidate, const MarkFolderWishes& wish
     const std::filesystem::path real = std::filesystem::canonical(candidate.folder, error);
     if (!error) candidate.folder = real.string();
   }
-  if (NeedsFresh(candidate, wishes)) {
+  const bool by_us = IsNamedByUs(candidate, wishes);
+  if (by_us && name.empty()) {
     if (absl::Status checked = CheckFolder(candidate.folder, candidate.folder); !checked.ok()) return checked;
     absl::StatusOr<std::string> fresh = MakeFresh(candidate, wishes, &made);
     if (!fresh.ok()) return fresh.status();
@@ -168,6 +170,7 @@ absl::StatusOr<MarkFolder> Try(Candidate candidate, const MarkFolderWishes& wish
   absl::Status checked = CheckPlace(place);
   if (checked.ok() && candidate.is_working) checked = CheckOwner(place.path);
   if (!checked.ok()) return checked;
+  if (by_us && made.empty()) made = {place.TaskPath()};  // by the job's launcher
   place.made = std::move(made);
   return place;
 }

@@ -20,7 +20,8 @@ inline constexpr char kDefaultProfilingDir[] = "/user/cluster-info/profiling";
 struct MarkFolder {
   std::string path;              // absolute; empty: no folder can be written
   std::string task_folder = {};  // in `path`; empty: `path` is the job's own folder
-  // What was made for a task without a name, the outermost first: whoever made it removes at the end what is empty.
+  // What was made for a task without a name, now or by the job's launcher, the outermost first: at the end the proxy removes
+  // what is empty of it.
   std::vector<std::string> made = {};
   // Why it is not the first folder that was looked at: "/user/cluster-info/profiling: Permission denied". Empty: it is.
   std::string refusal = {};

@@ -44,6 +44,7 @@ TEST_F(MarkFolderTest, TakesTheFirstThatCanBeWrittenAndMakesNothing) {
   EXPECT_EQ(folder.TaskPath(), folder.path) << "the ranks' folders lie in it";
   EXPECT_EQ(folder.Name(), wishes_.name);
   EXPECT_EQ(folder.refusal, refusal);
+  EXPECT_THAT(folder.made, ::testing::ElementsAre(folder.path)) << "by whoever chose the name";
   EXPECT_FALSE(std::filesystem::exists(folder.path));
 
   wishes_.working_dirs = {"", temp_ / "work"};

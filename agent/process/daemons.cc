@@ -351,7 +351,7 @@ bool Daemons::AwaitManager(const HostPort& listen, int* exit_code) {
     char byte;
     if (recv(manager_.stdin_end.get(), &byte, 1, MSG_DONTWAIT) == 1) {
       spdlog::info(
-          "the manager is at port {0}: taskd status, or taskd ui for the page; --manager {1} where several jobs run",
+          "the manager is at port {0}: taskd status, or with --manager {1} where several jobs run; the page: taskd ui",
           listen.port, FormatHostPort({IsLoopback(listen) ? listen.host : "127.0.0.1", listen.port}));
       return true;
     }
@@ -403,7 +403,7 @@ std::string Daemons::ChooseMarkFolder() {
   MarkFolder folder = taskd::ChooseMarkFolder(wishes, kFolderPatience);
   made_ = std::move(folder.made);
   const std::string marks = Variable("TASKD_MARKS");
-  const std::string state = marks.empty() ? "marks are off until `taskd switch all=on` or --marks"
+  const std::string state = marks.empty() ? "marks are off (taskd switch all=on, or taskd run --marks all)"
                                           : absl::StrCat("marks are on (", marks, ")");
   if (folder.path.empty()) {
     spdlog::info("{}; no folder can be written ({}), so steps are counted and judged without files", state,
@@ -536,7 +536,8 @@ void Daemons::End() {
   AwaitEnd(manager_, deadline_);
   std::error_code ignored;  // a folder that stays does no harm
   if (!folder_.empty()) std::filesystem::remove_all(folder_, ignored);
-  for (auto made = made_.rbegin(); made != made_.rend(); ++made) rmdir(made->c_str());  // if it is empty
+  // Else the proxy has done that: if the storage hangs, it is the one that can be killed.
+  if (proxy_.argv.empty() && !made_.empty()) rmdir(made_.back().c_str());  // if it is empty
 }
 
 }  // namespace taskd::process

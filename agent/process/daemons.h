@@ -143,7 +143,7 @@ class Daemons {
   std::string library_;            // libtaskd.so; empty: it was not found
   std::string folder_;             // the proxy's socket, the manager's state
   UniqueFd lock_;                  // held as long as this process lives: the folder is in use
-  std::vector<std::string> made_;  // folders for marks, the outermost first
+  std::vector<std::string> made_;  // MarkFolder::made
   UniqueFd port_;                  // held while this launcher's manager is to have its port
   UniqueFd joined_;                // held while this launcher needs the proxy of another one
   std::string socket_;

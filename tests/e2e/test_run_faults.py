@@ -351,7 +351,7 @@ def test_names_that_are_no_file_names(jobs, variable, refused_by, complains):
     assert rank["TORCHELASTIC_RUN_ID"] == name
     assert variable is None or f"{refused_by}'{name}'" in job.log(), job.log()
     assert all(one in job.log() for one in complains), job.log()
-    assert complaints(job.log(), "proxy: mark files: ", *map(re.escape, complains)) == [], job.log()
+    assert complaints(job.log(), *map(re.escape, complains)) == [], job.log()
     (folder,) = os.listdir(logs)
     assert os.path.exists(os.path.join(logs, folder, "attempt_0", "0", "stdout.log"))
     wait_nothing_left(jobs, [job])

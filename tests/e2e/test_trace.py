@@ -201,7 +201,6 @@ def test_any_bytes_in_a_name(stage, task, out):
 
 @pytest.mark.parametrize("arguments,words", [
     (["--from", "{task}"], ["-o"]),
-    (["-o", "{out}"], ["--from"]),
     (["--from", "{task}/nothing", "-o", "{out}"], ["--from", "nothing"]),
     (["--from", "{task}", "-o", "{out}", "--ranks", "0-"], ["--ranks", "'0-'"]),
     (["--from", "{task}", "-o", "{out}", "--ranks", "7-3"], ["--ranks", "7-3"]),

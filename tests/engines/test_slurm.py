@@ -148,8 +148,8 @@ def test_variables_of_a_job_that_is_over(rig):
     assert done.returncode == 0, done.stderr
     one_world(done.stdout, 1)
     assert done.stderr.count("n1, where node 0 of Slurm job 4711 step 0 is to be, is not this machine (login): variables of another job?") == 1
-    done = rig.login(["taskd", "status"], environment=STALE_JOB)
-    assert (done.returncode, done.stderr) == (1, "taskd status: no job of this user runs on this machine; name one with --manager HOST:PORT\n")
+    done = rig.login(["taskd", "switch", "all=on"], environment=STALE_JOB)
+    assert (done.returncode, done.stderr) == (1, "taskd switch: no job of this user runs on this machine; name one with --manager HOST:PORT\n")
 
 
 def test_a_node_whose_host_name_means_loopback(rig):
@@ -185,7 +185,7 @@ def test_the_next_port_where_the_first_is_taken(rig):
     master = one_world(done.stdout, 2)[2]
     assert int(master) == held + 1 != port
     # Where it is, and not a word about where it is not. Whoever holds the port is silent: the other node may have waited.
-    said = [line for line in lines_of_taskd(done.stderr) if "waiting" not in line and "mark files: " not in line]
+    said = [line for line in lines_of_taskd(done.stderr) if "waiting" not in line and " marks are off " not in line]
     assert said[0] == f"taskd run: under Slurm job {number} step 1: 2 nodes, node rank by SLURM_NODEID, master n1:{master}"
     assert len(said) == 2 and re.fullmatch(r"\S+ info run: the manager is at port (\d+): taskd status, or with --manager 127.0.0.1:\1 .*", said[1])
     assert "0.0.0.0" not in done.stderr
@@ -228,7 +228,7 @@ def test_status_and_switch_inside_and_from_outside(rig):
         status = look(node)
         assert (status["job"], status["task_id"]) == (f"slurm/taskd-{number}", f"{number}.0")
         wait_until(lambda node=node: len(look(node)["nodes"]) == 3, "all nodes are there")
-    outside = rig.login(["taskd", "status"])
+    outside = rig.login(["taskd", "switch", "all=on"])
     assert outside.returncode != 0 and "no job of this user runs on this machine" in outside.stderr
     go(rig)
     assert wait_child(child, 60) == 0
@@ -405,7 +405,8 @@ def test_a_training_is_named_switched_and_diagnosed_without_a_further_word(rig):
     assert report["job"] == f"slurm/taskd-{number}"
     assert [one["ids"] for one in report["verdicts"] if one["state"] == "open"] == [[1]], report
     status = json.loads(inside("status", "--json").stdout)
-    assert {node["mark_files"]["dir"] for node in status["nodes"]} == {os.path.join(rig.work, f"taskd-slurm-taskd-{number}")}
+    (folder,) = {node["mark_files"]["dir"] for node in status["nodes"]}
+    assert re.fullmatch(rf"{re.escape(rig.work)}/taskd-slurm-taskd-{number}-\d{{8}}-\d{{6}}", folder), "one for all nodes"
     go(rig)
     assert wait_child(child, 60) == 0
     rig.wait_idle()
