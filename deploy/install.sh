@@ -49,7 +49,7 @@ fi
 echo "Looking for ${#missing[@]} missing Debian packages"
 "$here/logged.sh" "$log" "${as_root[@]}" "${apt[@]}" update || fail "apt-get update failed (its last words are above)"
 # "Need to get 310 MB of archives." and "After this operation, 1,400 MB of additional disk space will be used."
-sizes=$("${as_root[@]}" "${apt[@]}" install --assume-no --no-install-recommends "${missing[@]}" 2>/dev/null |
+sizes=$({ "${as_root[@]}" "${apt[@]}" install --assume-no --no-install-recommends "${missing[@]}" 2>/dev/null || true; } |
   sed -nE 's/^Need to get (.*) of archives\.$/\1 to fetch/p; s/^After this operation, (.*) of additional .*$/\1 on disk/p' |
   paste -sd ';' | sed 's/;/; /')
 echo "Installing ${#missing[@]} packages and what they need${sizes:+ ($sizes)}: ${missing[*]}"
