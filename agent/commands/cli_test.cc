@@ -76,6 +76,8 @@ TEST_F(CliTest, WrongUsageIsOneLineAndTwo) {
   ExpectWrongUsage("", "usage: taskd");
   ExpectWrongUsage("mangaer", "'mangaer' is no command: did you mean 'manager'?");
   ExpectWrongUsage("x", "'x' is no command: taskd --help lists them");
+  ExpectWrongUsage("rdma chek", "taskd rdma: 'chek' is no command: did you mean 'check'?");
+  ExpectWrongUsage("rdma", "taskd rdma: a command is needed: env or check");
   ExpectWrongUsage("diagnose --wacth", "unknown option '--wacth': did you mean --watch?");
   ExpectWrongUsage("diagnose --from", "--from: a value is missing");
   ExpectWrongUsage("run --nnods 2 x.py", "unknown option '--nnods': did you mean --nnodes?");

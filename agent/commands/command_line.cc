@@ -60,6 +60,23 @@ std::vector<std::string> FirstWords(std::span<const CommandEntry> commands) {
   return words;
 }
 
+// Those that follow this first word.
+std::vector<std::string> SecondWords(std::span<const CommandEntry> commands, const std::string& first) {
+  std::vector<std::string> words;
+  for (const CommandEntry& entry : commands) {
+    if (entry.name.starts_with(first + " ")) words.push_back(entry.name.substr(first.size() + 1));
+  }
+  return words;
+}
+
+absl::Status CheckWord(const std::string& command, const std::string& word, const std::vector<std::string>& words) {
+  if (std::find(words.begin(), words.end(), word) != words.end()) return absl::OkStatus();
+  const std::string nearest = NearestWord(word, words);
+  return absl::InvalidArgumentError(absl::StrCat(
+      "'", word, "' is no command: ",
+      nearest.empty() ? absl::StrCat(command, " --help lists them") : absl::StrCat("did you mean '", nearest, "'?")));
+}
+
 // Turns CLI11's error into a message that names the word and, for an unknown option, the nearest known one.
 std::string Explain(const CLI::ParseError& error, const CLI::App& command) {
   std::string text = error.what();
@@ -239,13 +256,17 @@ int RunCommandLine(std::span<const CommandEntry> commands, std::span<const Comma
   app.require_subcommand(1);
   std::deque<Parsed> all = AddCommands(commands, groups, &app);
   // CLI11 would only miss a subcommand, and not name what it found.
-  const bool is_option = first == "-h" || first == "--help" || first == "--version";
-  if (!is_option && std::find(words.begin(), words.end(), first) == words.end()) {
-    const std::string nearest = NearestWord(first, words);
-    return Fail("taskd",
-                absl::InvalidArgumentError(absl::StrCat(
-                    "'", first, "' is no command: ",
-                    nearest.empty() ? "taskd --help lists them" : absl::StrCat("did you mean '", nearest, "'?"))));
+  if (first != "-h" && first != "--help" && first != "--version") {
+    if (absl::Status known = CheckWord("taskd", first, words); !known.ok()) return Fail("taskd", known);
+  }
+  for (const CommandGroup& group : groups) {
+    if (first != group.name || (arguments.size() > 1 && arguments[1].starts_with('-'))) continue;
+    const std::string command = absl::StrCat("taskd ", first);
+    const std::vector<std::string> second = SecondWords(commands, first);
+    const absl::Status known =
+        arguments.size() > 1 ? CheckWord(command, arguments[1], second)
+                             : absl::InvalidArgumentError("a command is needed: " + absl::StrJoin(second, " or "));
+    if (!known.ok()) return Fail(command, known);
   }
   if (Environment("TASKD_STARTED_BY") == "run") {
     for (const Parsed& one : all) {

@@ -5,11 +5,14 @@
 #include <sys/time.h>
 
 #include <iostream>
+#include <sstream>
 #include <string>
 
 #include "absl/status/status.h"
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/strip.h"
+#include "agent/commands/ended_job.h"
 #include "agent/commands/find_job.h"
 #include "agent/commands/job_flags.h"
 #include "common/address.h"
@@ -64,6 +67,9 @@ absl::StatusOr<int> AskForPage(const HostPort& http) {
 // Prints to stdout. INVALID_ARGUMENT: wrong usage; any other error: there is no page.
 absl::Status RunUi(const UiOptions& options) {
   absl::StatusOr<JobFile> job = FindJob(options.manager, options.job);
+  if (std::ostringstream line; options.manager.empty() && AskEndedJob(job.status(), options.job, line)) {
+    return absl::NotFoundError(absl::StrCat(absl::StripSuffix(line.str(), "\n"), "; taskd report writes its page"));
+  }
   if (!job.ok()) return job.status();
   if (job->http.empty()) {
     return absl::UnavailableError(absl::StrCat(

@@ -237,6 +237,7 @@ class Job:
     def find_manager(self):
         """Node 0's launcher has started it on a free port and passes its address to every rank."""
         self.require_running()
+        require("no manager: " not in self.log(0), f"the manager does not start:\n{self.log(0)[:2000]}")
         self.manager = next((v["TASKD_MANAGER"] for v in self.processes().values() if "TASKD_MANAGER" in v), None)
         return self.manager
 
@@ -455,6 +456,7 @@ def main():
     parser.add_argument("--work", help="folder for everything; a new one below the temporary folder by default")
     arguments = parser.parse_args()
     began = time.monotonic()
+    os.umask(0o022)  # a folder that a group can write to is not trusted with a manager's state
     work = os.path.abspath(arguments.work) if arguments.work else tempfile.mkdtemp(prefix="taskd-quickstart-")
     job = Job(os.path.abspath(arguments.build), work)
     try:

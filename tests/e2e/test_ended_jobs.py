@@ -102,6 +102,8 @@ def test_a_job_that_has_ended_answers(place):
     with open(os.path.join(place.folder, "taskd-report.html"), encoding="utf-8") as file:
         assert "default/last" in file.read()
     assert "exit 0" in place.ask("diagnose", "--job", "first").stdout.splitlines()[0]
+    page = place.run("ui", "--job", "last")
+    assert page.returncode == 1 and page.stderr.startswith("taskd ui: job default/last ended ") and "taskd report" in page.stderr
     assert place.job("last") == 0
     first = place.ask("diagnose", "--job", "last").stdout.splitlines()[0]
     assert re.search(r" ended .*, exit 0; .*; 1 ended before it: taskd jobs$", first), first
