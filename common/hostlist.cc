@@ -10,7 +10,7 @@
 namespace taskd {
 namespace {
 
-constexpr size_t kMaxNameBytes = 255;
+constexpr size_t kMaxHostBytes = 255;
 constexpr size_t kMaxDigits = 18;
 
 struct Range {
@@ -102,7 +102,7 @@ absl::Status ExpandEntry(std::string_view entry, size_t max_hosts, std::vector<s
     return absl::ResourceExhaustedError(
         Bad(fmt::format("with it the list has more than {} names", max_hosts), entry).message());
   }
-  if (name_bytes > kMaxNameBytes) return Bad(fmt::format("a name may be longer than {} bytes", kMaxNameBytes), entry);
+  if (name_bytes > kMaxHostBytes) return Bad(fmt::format("a name may be longer than {} bytes", kMaxHostBytes), entry);
   std::vector<std::string> names = {""};
   for (const Piece& piece : pieces) {
     if (piece.ranges.empty()) {

@@ -6,12 +6,12 @@
 namespace taskd {
 namespace {
 
-constexpr size_t kMaxNameBytes = 100;
+constexpr size_t kMaxPlainBytes = 100;
 
 }  // namespace
 
 std::string PlainFileName(const std::string& name) {
-  std::string plain = name.substr(0, kMaxNameBytes);
+  std::string plain = name.substr(0, kMaxPlainBytes);
   for (char& c : plain) {
     if (!absl::ascii_isalnum(static_cast<unsigned char>(c)) && c != '.' && c != '_' && c != '-') c = '-';
   }

@@ -187,7 +187,8 @@ class ManagerServer::Impl {
     if (!proto::ReadParts(control->StatusInParts(&contexts[0], {}), ended.mutable_status()).ok()) return std::nullopt;
     int ranks = 0;
     for (const v1::NodeStatus& node : ended.status().nodes()) ranks += node.ranks_size();
-    if (ranks == 0) return std::nullopt;
+    // A job that failed before a rank attached was one, too.
+    if (ranks == 0 && ended.status().supervision().events_size() == 0) return std::nullopt;
     v1::LedgerReply ledger;
     (void)proto::ReadParts(v1::Diagnosis::NewStub(channel)->ReportInParts(&contexts[1], {}), ended.mutable_diagnosis());
     (void)v1::Ledger::NewStub(channel)->GetLedger(&contexts[2], {}, &ledger);

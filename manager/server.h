@@ -27,7 +27,8 @@ class ManagerServer {
 
   int port() const;       // of gRPC
   int http_port() const;  // 0: no HTTP
-  // What it answers now, to be kept of a job that ends (proto/ended_jobs.h). Nothing: no rank was ever seen.
+  // What it answers now, to be kept of a job that ends (proto/ended_jobs.h). Nothing: no rank was ever seen, and no
+  // launcher has started any.
   std::optional<v1::EndedJob> LastAnswers() const;
 
  private:

@@ -28,7 +28,7 @@
 namespace taskd::proto {
 namespace {
 
-constexpr int kConnectTimeoutMs = 5'000;  // to one address
+constexpr int kPlainConnectTimeoutMs = 5'000;  // to one address
 constexpr size_t kReadBytes = size_t{16} << 10;
 // Frames that are neither data nor headers, most of which gRPC answers, and keeps the answers for a server that does not
 // read: so many at once, and then so many a second.
@@ -75,7 +75,7 @@ absl::StatusOr<UniqueFd> Connect(const addrinfo& address, int grpc) {
   }
   std::array<pollfd, 2> polled = {{{fd.get(), POLLOUT, 0}, {grpc, 0, 0}}};
   int ready;
-  do ready = poll(polled.data(), polled.size(), kConnectTimeoutMs);
+  do ready = poll(polled.data(), polled.size(), kPlainConnectTimeoutMs);
   while (ready < 0 && errno == EINTR);
   if (polled[1].revents != 0) return absl::CancelledError("");
   if (ready == 0) return absl::DeadlineExceededError("cannot connect: no answer");

@@ -16,7 +16,7 @@
 namespace taskd::readers {
 namespace {
 
-constexpr size_t kMaxSteps = 1 << 20;
+constexpr size_t kMaxProfiledSteps = 1 << 20;
 constexpr size_t kMaxSumsBytes = size_t{64} << 20;
 constexpr uint64_t kMaxUnits = uint64_t{1} << 52;
 constexpr uint64_t kBeginNs = 1'000'000'000;  // of steps without times
@@ -190,7 +190,7 @@ AscendProfile::Step* AscendProfile::StepOf(std::string_view text) {
   if (number < 0 || number > StepFold::kMaxStep) return nullptr;
   const auto found = steps_.find(number);
   if (found != steps_.end()) return &found->second;
-  return steps_.size() < kMaxSteps ? &steps_[number] : nullptr;
+  return steps_.size() < kMaxProfiledSteps ? &steps_[number] : nullptr;
 }
 
 void AscendProfile::AddOp(std::string_view step_text, std::string_view name, uint64_t start_ns, uint64_t length_ns,

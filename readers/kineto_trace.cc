@@ -25,7 +25,7 @@ namespace taskd::readers {
 namespace {
 
 constexpr size_t kMaxKernelNames = 4096;
-constexpr size_t kMaxSteps = size_t{1} << 17;  // each becomes a fold of some hundred bytes
+constexpr size_t kMaxTraceSteps = size_t{1} << 17;  // each becomes a fold of some hundred bytes
 constexpr absl::string_view kOtherKernels = "others";
 
 using Kind = TraceEvent::Kind;
@@ -477,7 +477,7 @@ class EventHandler : public JsonHandler<EventHandler> {
     }
     const bool is_step =
         *kind == Kind::kStep || *kind == Kind::kDeviceStep || *kind == Kind::kUncountedStep || *kind == Kind::kBoundary;
-    if (trace_.events.size() >= max_events_ || (is_step && steps_++ >= kMaxSteps)) {
+    if (trace_.events.size() >= max_events_ || (is_step && steps_++ >= kMaxTraceSteps)) {
       ++left_out_;
       return;
     }

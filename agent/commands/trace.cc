@@ -10,6 +10,7 @@
 #include <chrono>
 #include <cmath>
 #include <cstdlib>
+#include <filesystem>
 #include <iostream>
 #include <map>
 #include <optional>
@@ -511,8 +512,9 @@ absl::StatusOr<std::string> MarkFolderOfJob() {
     return absl::InvalidArgumentError(absl::StrCat(
         "--from: a task's folder of mark files, or what a profiler wrote, is needed: ", client.status().message()));
   }
-  if (!folder.empty()) return folder;
-  return absl::InvalidArgumentError("--from: this job has no mark files; name what a profiler wrote");
+  std::error_code error;
+  if (!folder.empty() && std::filesystem::exists(folder, error)) return folder;
+  return absl::InvalidArgumentError("this job has left no mark files here; --from names what a profiler wrote");
 }
 
 // INVALID_ARGUMENT: wrong usage, a folder without marks, or nothing in it is asked for; any other error: FILE could not

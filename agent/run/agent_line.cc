@@ -24,7 +24,7 @@ namespace {
 
 using Json = nlohmann::ordered_json;
 
-constexpr size_t kMaxMessageBytes = 8 * 1024;            // stays below a frame however it is escaped
+constexpr size_t kMaxAgentTextBytes = 8 * 1024;          // stays below a frame however it is escaped
 constexpr size_t kMaxOutputBytes = size_t{1024} * 1024;  // to a proxy that does not read
 // As a proxy lets pass. Whoever has taken its socket's place may send anything, and to copy what is deep recurses.
 constexpr JsonLimits kJsonLimits = {.bytes = hello::kMaxFrameBytes, .depth = 16, .values = 8192};
@@ -228,7 +228,7 @@ void AgentLine::Answer(std::string_view frame) {
   Perform(operations_, request, [line = current_, id](const absl::StatusOr<std::string>& result) {
     if (*line == nullptr) return;
     std::string message = result.ok() ? *result : std::string(result.status().message());
-    CutUtf8(&message, kMaxMessageBytes);
+    CutUtf8(&message, kMaxAgentTextBytes);
     const Json answer = {{"id", id}, {"ok", result.ok()}, {"message", std::move(message)}};
     const std::string text = answer.dump(-1, ' ', false, Json::error_handler_t::replace);
     std::string framed;

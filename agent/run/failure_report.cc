@@ -29,7 +29,7 @@ using nlohmann::json;
 
 constexpr size_t kMaxShownMessage = 4000;
 constexpr size_t kMaxShownLine = 500;
-constexpr size_t kMaxMessageBytes = 8 << 10;
+constexpr size_t kMaxErrorBytes = 8 << 10;
 constexpr size_t kMaxLinesBytes = 16 << 10;
 constexpr size_t kMaxLines = 20;
 constexpr int kMaxDepth = 32;
@@ -212,7 +212,7 @@ std::string EncodeExit(const process::WorkerExit& exit) {
                 {"code", exit.code},
                 {"signal", exit.signal},
                 {"time_ns", exit.time_ns},
-                {"error_message", CutUtf8(exit.error_message, kMaxMessageBytes)},
+                {"error_message", CutUtf8(exit.error_message, kMaxErrorBytes)},
                 {"error_json", exit.error_json},
                 {"last_lines", lines}};
   if (!exit.killed_by.empty()) value["killed_by"] = exit.killed_by;

@@ -20,8 +20,8 @@ constexpr int64_t kFirstBackOffNs = 50 * kNsPerMs;
 constexpr int64_t kMaxBackOffNs = 2000 * kNsPerMs;
 constexpr int64_t kConnectNs = 5000 * kNsPerMs;  // for one address
 constexpr int64_t kLookNs = 500 * kNsPerMs;
-constexpr uint32_t kMaxMessageBytes = 16 << 20;
-constexpr uint32_t kMaxFrameBytes = 2 * kMaxMessageBytes;  // some messages, with what TLS adds
+constexpr uint32_t kMaxPlainBytes = 16 << 20;
+constexpr uint32_t kMaxFrameBytes = 2 * kMaxPlainBytes;  // some messages, with what TLS adds
 
 // The first bytes that a peer sent, for an error message.
 std::string Excerpt(std::string_view bytes) {
@@ -71,7 +71,7 @@ RendezvousClient::RendezvousClient(EventLoop* loop, HostPort address, NodeInfo i
       resolver_(loop),
       clock_(kLookNs),
       in_(kMaxFrameBytes),
-      plain_(kMaxMessageBytes) {}
+      plain_(kMaxPlainBytes) {}
 
 RendezvousClient::~RendezvousClient() { Close(); }
 
@@ -243,7 +243,7 @@ void RendezvousClient::OnConnected() {
 // ---- Connected
 
 void RendezvousClient::Send(const NodeMessage& message) {
-  if (channel_ == nullptr || out_.size() > 4 * size_t{kMaxMessageBytes}) return;
+  if (channel_ == nullptr || out_.size() > 4 * size_t{kMaxPlainBytes}) return;
   std::string plain;
   AppendWithLength(Encode(message), plain);
   std::string sealed;

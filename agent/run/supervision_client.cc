@@ -19,7 +19,7 @@ using std::chrono::steady_clock;
 
 constexpr size_t kMaxBatch = 1000;
 constexpr size_t kMaxBatchBytes = size_t{1} << 20;
-constexpr size_t kMaxMessageBytes = size_t{64} * 1024;
+constexpr size_t kMaxEventTextBytes = size_t{64} * 1024;
 constexpr size_t kMaxEvidenceText = 2048;
 constexpr size_t kMaxRanges = 64;
 constexpr milliseconds kCallTimeout{5000};
@@ -28,8 +28,8 @@ constexpr milliseconds kLongestPause{5000};
 
 // A message must be UTF-8, and not longer than the manager keeps.
 std::string Sound(const std::string& text) {
-  std::string sound = ValidUtf8(CutUtf8(text, kMaxMessageBytes));
-  CutUtf8(&sound, kMaxMessageBytes);
+  std::string sound = ValidUtf8(CutUtf8(text, kMaxEventTextBytes));
+  CutUtf8(&sound, kMaxEventTextBytes);
   return sound;
 }
 

@@ -72,8 +72,8 @@ class Place:
         os.unlink(os.path.join(self.folder, "stop"))
         return code
 
-    def run(self, command, *arguments):
-        return self.stage.run(command, *arguments, environment=self.environment)
+    def run(self, command, *arguments, **environment):
+        return self.stage.run(command, *arguments, environment={**self.environment, **environment})
 
     def ask(self, command, *arguments):
         done = self.run(command, *arguments)
@@ -107,6 +107,12 @@ def test_a_job_that_has_ended_answers(place):
     assert place.job("last") == 0
     first = place.ask("diagnose", "--job", "last").stdout.splitlines()[0]
     assert re.search(r" ended .*, exit 0; .*; 1 ended before it: taskd jobs$", first), first
+
+
+def test_a_job_that_failed_before_a_rank_attached_answers(place):
+    assert place.run("run", "--standalone", "--no-python", "false", TASKD_JOB="failed").returncode == 1
+    first = place.ask("diagnose", "--job", "failed").stdout.splitlines()[0]
+    assert re.fullmatch(r"job default/failed ended .* ago, exit 1.*", first), first
 
 
 def test_jobs_lists_and_removes(place):

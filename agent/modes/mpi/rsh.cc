@@ -56,7 +56,7 @@ constexpr std::string_view kHelp =
 constexpr std::string_view kFlags = "46AaCfGgKkMNnqsTtVvXxYy";
 constexpr std::string_view kFlagsWithValue = "BbcDEeFIiJLlmOoPpQRSWw";
 
-std::string Environment(const char* name) {
+std::string Variable(const char* name) {
   const char* value = std::getenv(name);
   return value == nullptr ? "" : value;
 }
@@ -406,13 +406,12 @@ int RunRshCommand(const std::vector<std::string>& arguments) {
     std::cout << kHelp << std::flush;
     return 0;
   }
-  const std::string manager = Environment("TASKD_MANAGER");
+  const std::string manager = Variable("TASKD_MANAGER");
   if (manager.empty()) return Fail(process::kWrongUsage, "TASKD_MANAGER is not set: HOST:PORT of the job's manager");
   absl::StatusOr<HostPort> address = ParseHostPort("TASKD_MANAGER", manager);
   if (!address.ok()) return Fail(process::kWrongUsage, std::string(address.status().message()));
-  const proto::Security security{.tls_dir = Environment("TASKD_TLS_DIR"),
-                                 .secret = Environment("TASKD_TOKEN"),
-                                 .tls_name = Environment("TASKD_TLS_NAME")};
+  const proto::Security security{
+      .tls_dir = Variable("TASKD_TLS_DIR"), .secret = Variable("TASKD_TOKEN"), .tls_name = Variable("TASKD_TLS_NAME")};
   InitLog("rsh");
   proto::InitGrpcLog();
   // The node's `taskd run` watches the manager, and ends mpirun with all that it has started.
