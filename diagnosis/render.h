@@ -17,7 +17,8 @@ std::string WriteHeadline(const Report& report);
 // What the headline of an unknown state says for a reason: "cannot say: only 4 steps were seen".
 std::string WriteWhyUnknown(const Report& report);
 
-// What an Evidence::feature is called in text: "self time". Unknown ones stay as they are.
+// Returns the words for an Evidence::feature in text: "self time" for "own_time". A feature without words of its own is
+// returned unchanged.
 std::string FeatureForPeople(const std::string& feature);
 
 // Verdict, evidence table and cost, notes; plain text of at most 120 columns.

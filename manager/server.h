@@ -27,8 +27,8 @@ class ManagerServer {
 
   int port() const;       // of gRPC
   int http_port() const;  // 0: no HTTP
-  // What it answers now, to be kept of a job that ends (proto/ended_jobs.h). Nothing: no rank was ever seen, and no
-  // launcher has started any.
+  // Returns the manager's present answers, to be kept when the job ends (proto/ended_jobs.h). Nullopt: no rank has ever
+  // attached, and no launcher has reported an event. Takes at most a second.
   std::optional<v1::EndedJob> LastAnswers() const;
 
  private:

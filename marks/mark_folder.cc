@@ -58,7 +58,7 @@ std::string WithoutSlashes(std::string path) {
   return path;
 }
 
-// The folder is this user's, or nobody else can have put it there.
+// OK if the folder belongs to this user, or if only this user could have created it.
 absl::Status CheckOwner(const std::string& path) {
   struct stat info;
   struct stat parent;
@@ -102,7 +102,7 @@ std::string FreshName(const Candidate& candidate, const MarkFolderWishes& wishes
                       absl::FormatTime("-%Y%m%d-%H%M%S", absl::FromUnixSeconds(unix_s), absl::LocalTimeZone()));
 }
 
-// Nobody else has named the task that lies there.
+// Whether TaskD chooses the name of the folder there: neither MINDX_TASK_ID nor TASKD_TASK_ID gives it.
 bool IsNamedByUs(const Candidate& candidate, const MarkFolderWishes& wishes) {
   return wishes.mindx_task_id.empty() && (candidate.is_working || wishes.task_name.empty());
 }

@@ -20,8 +20,7 @@ inline constexpr char kDefaultProfilingDir[] = "/user/cluster-info/profiling";
 struct MarkFolder {
   std::string path;              // absolute; empty: no folder can be written
   std::string task_folder = {};  // in `path`; empty: `path` is the job's own folder
-  // What was made for a task without a name, now or by the job's launcher, the outermost first: at the end the proxy removes
-  // what is empty of it.
+  // Folders whose names TaskD has chosen, the outermost first. The proxy removes them at its end if they are empty.
   std::vector<std::string> made = {};
   // Why it is not the first folder that was looked at: "/user/cluster-info/profiling: Permission denied". Empty: it is.
   std::string refusal = {};

@@ -92,8 +92,8 @@ TEST(MarkFolderOf, IsTheFirstNodesThatHasOne) {
   EXPECT_EQ(MarkFolderOf(status), "");
   status.add_nodes()->mutable_mark_files()->set_error("none");
   v1::MarkFiles* files = status.add_nodes()->mutable_mark_files();
-  files->set_dir("/work/taskd-train-20261129-142301");
-  EXPECT_EQ(MarkFolderOf(status), "/work/taskd-train-20261129-142301");
+  files->set_dir("/home/u/taskd-train-20261129-142301");
+  EXPECT_EQ(MarkFolderOf(status), "/home/u/taskd-train-20261129-142301");
   files->set_dir("/profiling");
   files->set_task("task");
   EXPECT_EQ(MarkFolderOf(status), "/profiling/task");

@@ -11,8 +11,8 @@
 
 namespace taskd::commands {
 
-// This user's last job on this machine, or the last one named `job`, where `found_none` (of ControlClient::Make() or
-// ChooseJob()) is NOT_FOUND; else nothing. Says on `out` in one line which it is.
+// Returns this user's last ended job on this machine, or the last one named `job` if that is not empty, and prints a line
+// about it to `out`. Nullopt: `found_none`, the status of looking for a running job, is not NOT_FOUND, or there is none.
 std::optional<v1::EndedJob> AskEndedJob(const absl::Status& found_none, const std::string& job, std::ostream& out);
 
 // "ended 12 minutes ago, exit 1"

@@ -493,7 +493,8 @@ absl::Status Trace::Run() {
   return status;
 }
 
-// Of the only job that this user runs here, or of the last one that has ended.
+// Returns the folder with the marks of the only job that this user runs on this machine. If none runs, of the last one
+// that has ended.
 absl::StatusOr<std::string> MarkFolderOfJob() {
   proto::Security security;
   security.secret = TokenOfEnvironment();

@@ -536,8 +536,8 @@ void Daemons::End() {
   AwaitEnd(manager_, deadline_);
   std::error_code ignored;  // a folder that stays does no harm
   if (!folder_.empty()) std::filesystem::remove_all(folder_, ignored);
-  // Else the proxy has done that: if the storage hangs, it is the one that can be killed.
-  if (proxy_.argv.empty() && !made_.empty()) rmdir(made_.back().c_str());  // if it is empty
+  // A proxy has removed the empty folder itself: on storage that hangs it can be killed, and this process cannot.
+  if (proxy_.argv.empty() && !made_.empty()) rmdir(made_.back().c_str());
 }
 
 }  // namespace taskd::process

@@ -139,15 +139,15 @@ class Daemons {
   std::string Variable(const std::string& name) const;
 
   const DaemonOptions options_;
-  std::string program_;            // this one
-  std::string library_;            // libtaskd.so; empty: it was not found
-  std::string folder_;             // the proxy's socket, the manager's state
-  UniqueFd lock_;                  // held as long as this process lives: the folder is in use
-  std::vector<std::string> made_;  // MarkFolder::made
-  UniqueFd port_;                  // held while this launcher's manager is to have its port
-  UniqueFd joined_;                // held while this launcher needs the proxy of another one
+  std::string program_;  // this one
+  std::string library_;  // libtaskd.so; empty: it was not found
+  std::string folder_;   // the proxy's socket, the manager's state
+  UniqueFd lock_;        // held as long as this process lives: the folder is in use
+  UniqueFd port_;        // held while this launcher's manager is to have its port
+  UniqueFd joined_;      // held while this launcher needs the proxy of another one
   std::string socket_;
   std::string secret_;
+  std::vector<std::string> made_;  // MarkFolder::made
   bool ending_ = false;
   std::chrono::steady_clock::time_point deadline_ = std::chrono::steady_clock::time_point::max();
   std::unique_ptr<JobFileHandle> job_file_;  // where the manager is another node's

@@ -516,7 +516,7 @@ process::SignalWatch::IfAlone Launcher::EndBySignal(int signal) {
     if (leaves_with_) Leave(*leaves_with_);
   });
   if (SpeaksForJob()) spdlog::warn("{}: the job is ended", process::SignalName(signal));
-  // Who pressed Ctrl-C looks at what stands last, which is below what the ranks print.
+  // After Ctrl-C the launcher prints its line once more, below the output of the ranks.
   const bool is_last = signal == SIGINT && SpeaksForJob();
   EndWith(128 + signal, is_last ? "interrupted, and all ranks have ended" : "", {}, young ? signal : 0);
   return [this, signal, pass_on = !sent && !young] {

@@ -37,7 +37,7 @@ class LauncherObserver {
   virtual void OnSecret(const std::string& /*secret*/) {}
   // On the launcher that hosts the root store, before anybody joins.
   virtual void OnHosting(const LauncherControl& /*control*/) {}
-  // There too: where the job's marks go, and their folder's name, which goes into every Assignment.
+  // There too: chooses where the job's marks go. Returns the folder's name, which goes into every Assignment.
   virtual std::string ChooseMarkFolder() { return ""; }
   // There too, when it has joined itself, unless the options name a manager or want none: starts the job's manager; its
   // HOST:PORT, which goes into every Assignment. Empty: the job has none.

@@ -41,8 +41,8 @@ struct Assignment {
   int role_rank_base = 0;
   int role_world_size = 0;
   std::string manager;  // HOST:PORT; empty: none
-  std::string mark_folder =
-      {};              // name of the job's folder for marks (MarkFolder::Name()); empty: each node chooses one
+  // The name of the job's folder for marks (MarkFolder::Name()). Empty: each node chooses one.
+  std::string mark_folder = {};
   std::string secret;  // the job's, for all that its parts prove to each other. Never to be logged
   std::string tier;    // HOST:PORT of the store that this node's tier asks; empty: the root (tiers of tiers)
   int64_t node_timeout_ms = 60'000;  // of silence, after which a node or node 0 is lost: node 0's --node-timeout

@@ -292,10 +292,10 @@ def table(counts):
 
 
 def watch(job, wanted, steps):
-    """Polls until rank `wanted` (None: no rank) is the costliest one named, by whatever cause, so many steps long.
+    """Waits until the diagnosis has named rank `wanted` first for `steps` steps, or nobody if `wanted` is None.
 
-    Each verdict is printed once, whoever it names: on a busy machine other ranks may be slow, too, for a while, or the
-    whole job, which names no rank; and a rank that computes more may wait for a CPU most of the time.
+    Any cause counts: on a busy machine a rank that computes more may mostly wait for a CPU. Each verdict is printed once, also
+    those of other ranks and of the whole job, which a busy machine may slow down for a while.
     """
     since = None
 
@@ -316,7 +316,7 @@ def watch(job, wanted, steps):
         since = step if since is None else since
         return step >= since + steps
 
-    wait_until(held, "nobody is named as slow" if wanted is None else f"rank {wanted} is named as slow")
+    wait_until(held, "the diagnosis names no slow rank" if wanted is None else f"the diagnosis names rank {wanted} as slow")
 
 
 def slow_rank(job, cause, rank):

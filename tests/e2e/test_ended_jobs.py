@@ -14,7 +14,7 @@ from test_command_line import usage_error
 
 pytestmark = needs_torch
 
-# Each rank says its process number once it trains, and trains until the file `stop` is there.
+# Each rank creates a file once it trains, and trains in steps of at least 10 ms until the file `stop` exists.
 SCRIPT = """
 import os, time
 import taskd.torch
@@ -49,7 +49,7 @@ class Place:
                                                      OMP_NUM_THREADS=1)
 
     def launch(self, name, *arguments, **environment):
-        """A job named default/NAME, once each of its ranks trains."""
+        """Starts a job named default/NAME with marks on."""
         environment = {**self.environment, "TASKD_JOB": name, "NAME": name, **environment}
         launcher = harness.Process(name, [TASKD, "run", "--marks", "all", *arguments, "train.py"], environment, self.folder)
         self.stage.processes.append(launcher)

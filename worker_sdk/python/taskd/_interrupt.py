@@ -1,7 +1,7 @@
 """Ctrl-C in a job of many ranks: of equal tracebacks of KeyboardInterrupt one rank of a node prints its own.
 
-Which is the first is decided by making a folder in the launcher's folder for stacks. A traceback that differs is printed: it
-says where that rank was.
+The rank that creates a folder named after the traceback, in the launcher's folder for stacks, prints it. A traceback that
+differs is printed as well: it shows where that rank was.
 """
 import os
 import sys
