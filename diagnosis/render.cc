@@ -92,6 +92,15 @@ Json VerdictToJson(const Verdict& verdict) {
     row["steps"] = Json::array({evidence.first_step, evidence.last_step});
     json["evidence"].push_back(std::move(row));
   }
+  json["nodes"] = Json::array();
+  for (const AccusedNode& node : verdict.nodes) {
+    Json row;
+    row["rank"] = node.rank;
+    row["host"] = node.host;
+    row["pod"] = node.pod;
+    row["node_name"] = node.node_name;
+    json["nodes"].push_back(std::move(row));
+  }
   json["text"] = verdict.text;
   return json;
 }
@@ -197,6 +206,12 @@ void AppendEvidence(const Verdict& verdict, std::string& out) {
   }
 }
 
+void AppendNodes(const Verdict& verdict, std::string& out) {
+  if (const std::string nodes = NodesText(verdict); !nodes.empty()) {
+    AppendWrapped(absl::StrCat("     ", nodes), 5, out);
+  }
+}
+
 void AppendOpen(const Verdict& verdict, int number, bool sentence, std::string& out) {
   AppendWrapped(absl::StrCat(absl::StrFormat("%3d. ", number), DescribeEntity(verdict), ": ", Name(verdict.cause),
                              " since step ", verdict.since_step,
@@ -204,6 +219,7 @@ void AppendOpen(const Verdict& verdict, int number, bool sentence, std::string& 
                              ", confidence ", absl::StrFormat("%.0f %%", 100 * MakeFinite(verdict.confidence))),
                 5, out);
   if (sentence) AppendWrapped(absl::StrCat("     ", SentenceOrCause(verdict)), 5, out);
+  AppendNodes(verdict, out);
   absl::StrAppendFormat(&out, "     cost: %.4g ms of each step", MakeFinite(verdict.cost_ms_per_step));
   if (verdict.slowdown > 1) {
     absl::StrAppend(&out, "; steps are ", FormatSlowdown(verdict.slowdown), " longer with it", FormatInterval(verdict));
@@ -282,6 +298,20 @@ void AppendWrapped(const std::string& unsafe, size_t indent, std::string& out) {
     room = kColumns - indent;
   }
   absl::StrAppend(&out, std::string(rest), "\n");
+}
+
+std::string NodesText(const Verdict& verdict) {
+  constexpr size_t kMostNodes = 4;
+  std::string text;
+  for (const AccusedNode& node : verdict.nodes) {
+    if (&node == &verdict.nodes[0] + kMostNodes) {
+      return absl::StrCat(text, " and ", verdict.nodes.size() - kMostNodes, " more");
+    }
+    absl::StrAppend(&text, text.empty() ? "on " : ", ", Printable(node.node_name.empty() ? node.host : node.node_name));
+    if (!node.node_name.empty() && node.host != node.node_name)
+      absl::StrAppend(&text, " (host ", Printable(node.host), ")");
+  }
+  return text;
 }
 
 std::string RenderJson(const Report& report, const std::string& job) {

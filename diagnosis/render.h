@@ -28,4 +28,7 @@ std::string RenderText(const Report& report, const std::string& job);
 // spaces.
 void AppendWrapped(const std::string& text, size_t indent, std::string& out);
 
+// "on worker-7 (host train-1)", of the first few nodes that the verdict accuses; "" where it has none.
+std::string NodesText(const Verdict& verdict);
+
 }  // namespace taskd::diagnosis

@@ -69,14 +69,17 @@ TEST(RenderJson, SaysWhichOtherCauseItMayBe) {
 }
 
 TEST(RenderJson, IsTheDesignsObjectToTheByte) {
+  Report report = SlowReport();
+  report.verdicts[0].nodes = {{0, "train-1", "train-1", "worker-7"}};
   EXPECT_EQ(
-      RenderJson(SlowReport(), "default/llm"),
+      RenderJson(report, "default/llm"),
       R"({"schema":1,"job":"default/llm","ranks":64,"steps":{"first":0,"last":120},"state":"slow","verdicts":[)"
       R"({"scope":"rank","ids":[7],"alternatives":[{"scope":"link","ids":[[3,7]],"p":0.02}],"cause":"compute",)"
       R"("state":"open","since_step":103,"since_time":"2026-01-01T00:00:00.123Z","slowdown":1.21,)"
       R"("slowdown_interval":[1.19,1.231],"cost_ms_per_step":11.43,"cost_interval_ms":[10.5,12.25],"confidence":0.98,"evidence":[)"
       R"({"feature":"own_time","value":77.12,"reference":66.0,"peers":15,"z":9.346,"steps":[103,120]},)"
       R"({"feature":"dataloader","value":0.0001235,"reference":0.0,"peers":0,"z":0.0,"steps":[0,0]}],)"
+      R"("nodes":[{"rank":0,"host":"train-1","pod":"train-1","node_name":"worker-7"}],)"
       R"("text":"rank 7 (node 0) computes 21 % longer than its 15 peers since step 103"}],)"
       R"("notes":[{"kind":"no_data","since_step":7,"until_step":null,"text":"rank 5 left no marks"}],)"
       R"("coverage":[{"rank":0,"ratio":0.307,"sufficient":true,"resolution":0.0312},)"
@@ -107,6 +110,16 @@ TEST(RenderJson, IdsByScope) {
   verdict.scope = Scope::kJob;
   verdict.ids = {};
   EXPECT_EQ(ids(), "[]");
+}
+
+TEST(RenderText, NamesTheNodesOfAVerdict) {
+  Report report = SlowReport();
+  EXPECT_THAT(RenderText(report, ""), Not(HasSubstr(" on ")));
+  report.verdicts[0].nodes = {
+      {0, "train-1", "train-1", "worker-7"}, {1, "n2", "", "n2"}, {2, "train-3", "train-3", ""}};
+  EXPECT_THAT(RenderText(report, ""), HasSubstr("\n     on worker-7 (host train-1), n2, train-3\n"));
+  report.verdicts[0].nodes.resize(6, {3, "n4", "", "n4"});
+  EXPECT_THAT(RenderText(report, ""), HasSubstr("n4 and 2 more\n"));
 }
 
 TEST(RenderJson, NamesMayHoldAnything) {

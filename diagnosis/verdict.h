@@ -73,6 +73,16 @@ struct Alternative {
   friend bool operator==(const Alternative&, const Alternative&) = default;
 };
 
+// A node that a verdict accuses, or that has a rank that it accuses.
+struct AccusedNode {
+  int rank = 0;  // of the node
+  std::string host;
+  std::string pod;        // empty: not in a pod
+  std::string node_name;  // what the scheduler calls it; empty: not known, or not certain
+
+  friend bool operator==(const AccusedNode&, const AccusedNode&) = default;
+};
+
 struct Verdict {
   uint64_t id = 0;  // the same through its life
   Scope scope = Scope::kRank;
@@ -92,7 +102,8 @@ struct Verdict {
   std::array<double, 2> cost_interval_ms = {0, 0};
   double confidence = 0;  // 0 to 1
   std::vector<Evidence> evidence;
-  std::string text;  // one sentence
+  std::string text;                // one sentence
+  std::vector<AccusedNode> nodes;  // by rank, of rank and node; the engine leaves it empty, its user knows the nodes
 
   friend bool operator==(const Verdict&, const Verdict&) = default;
 };

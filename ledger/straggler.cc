@@ -2,6 +2,8 @@
 
 #include <set>
 
+#include "diagnosis/render.h"
+
 namespace taskd::ledger {
 
 std::vector<Ledger::Straggler> StragglersOf(const std::vector<diagnosis::Verdict>& verdicts) {
@@ -20,6 +22,7 @@ std::vector<Ledger::Straggler> StragglersOf(const std::vector<diagnosis::Verdict
     for (const diagnosis::Link& link : verdict.links) ends.insert({link.a, link.b});
     straggler.ranks.insert(straggler.ranks.end(), ends.begin(), ends.end());
     straggler.text = verdict.text;
+    if (const std::string nodes = diagnosis::NodesText(verdict); !nodes.empty()) straggler.text += ", " + nodes;
     straggler.since_ns = static_cast<int64_t>(verdict.since_ns);
   }
   return stragglers;

@@ -7,7 +7,11 @@
 
 #include "absl/strings/str_cat.h"
 #include "common/address.h"
+#include "common/environment.h"
+#include "common/hostlist.h"
 #include "common/job_secret.h"
+#include "common/log.h"
+#include "common/printable.h"
 #include "common/switch.h"
 #include "common/task_name.h"
 #include "common/utf8.h"
@@ -64,6 +68,23 @@ std::string SecretOf(const ManagerOptions& options) {
   return reached_from_outside && !options.task_id.empty() ? StandInSecret(options.task_id) : NewSecret();
 }
 
+// Of all nodes that Slurm gave the job, those of its heterogeneous components too. A list that cannot be read has no
+// names: then none of them leaves the job.
+std::optional<std::set<std::string>> NodeNamesOf(const taskd::Environment& environment) {
+  constexpr char kList[] = "SLURM_JOB_NODELIST";
+  std::optional<std::set<std::string>> names;
+  for (auto it = environment.lower_bound(kList); it != environment.end() && it->first.starts_with(kList); ++it) {
+    std::vector<std::string> hosts;
+    if (absl::Status read = ExpandHostlist(it->second, kMaxNodes, hosts); !read.ok()) {
+      spdlog::warn("{} '{}': {}", it->first, Printable(it->second), read.message());
+      hosts.clear();
+    }
+    if (!names) names.emplace();
+    names->insert(hosts.begin(), hosts.end());
+  }
+  return names;
+}
+
 }  // namespace
 
 absl::StatusOr<ManagerOptions> ResolveManagerOptions(ManagerOptions options) {
@@ -117,6 +138,7 @@ absl::StatusOr<ManagerOptions> ResolveManagerOptions(ManagerOptions options) {
   }
   // Whoever knows the job's id could have any node of the cluster marked.
   if (IsStandIn(options.secret)) options.report_fault = false;
+  options.node_names = NodeNamesOf(OwnEnvironment());
   if (options.state_dir.empty() && !options.task_id.empty()) {
     absl::StatusOr<std::string> folder = DefaultStateDir(options.task_id);
     if (!folder.ok()) return folder.status();

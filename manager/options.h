@@ -1,6 +1,8 @@
 // What `taskd manager` is told, and what the manager makes of it.
 #pragma once
 
+#include <optional>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -14,9 +16,10 @@ struct ManagerOptions {
   bool is_named = false;    // by --job, --default-job, --task-id or MINDX_TASK_ID; filled in
   std::string task_id;      // what ClusterD and SubscribeDataTraceSwitch call the job
   std::string ledger_task;  // the task as the ledger knows it: task_id, else MINDX_TASK_ID; filled in
-  int nodes = 0;            // 0: not known
-  int procs_per_node = 0;   // 0: not known
-  std::string listen;       // HOST:PORT; empty: POD_IP:9601, 127.0.0.1:9601 without POD_IP
+  std::optional<std::set<std::string>> node_names;  // the scheduler's names of the job's nodes; filled in
+  int nodes = 0;                                    // 0: not known
+  int procs_per_node = 0;                           // 0: not known
+  std::string listen;                               // HOST:PORT; empty: POD_IP:9601, 127.0.0.1:9601 without POD_IP
   std::string http = "127.0.0.1:9603";
   bool http_is_default = true;  // then an address in use is a warning, not an error: another job's manager has it
   std::string

@@ -204,7 +204,8 @@ class ManagerServer::Impl {
 
  private:
   absl::Status OpenState(const ManagerOptions& options) {
-    JobShape shape{options.job, options.task_id, options.nodes, options.procs_per_node, options.default_job};
+    JobShape shape{options.job,         options.task_id,   options.nodes, options.procs_per_node,
+                   options.default_job, options.node_names};
     KeptState kept;
     ManagerCore::Persist persist;
     std::vector<diagnosis::Verdict> verdicts;
@@ -254,6 +255,7 @@ class ManagerServer::Impl {
     diagnosis.feed.on_groups = [groups = groups_](int node, int rank, const std::vector<GroupInfo>& of_rank) {
       groups->Set(node, rank, of_rank);
     };
+    diagnosis.identify = [core = core_](int node, const std::string& host) { return core->Identify(node, host); };
     diagnosis_ = std::make_shared<DiagnosisCore>(diagnosis, verdicts, std::move(save));
     diagnosis_->SetWorldSize(options.nodes * options.procs_per_node);
     events_ = std::make_shared<EventLog>();

@@ -104,6 +104,13 @@ void FillVerdict(const Verdict& verdict, v1::Verdict* message) {
     out->set_last_step(evidence.last_step);
   }
   message->set_text(verdict.text);
+  for (const diagnosis::AccusedNode& node : verdict.nodes) {
+    v1::AccusedNode* out = message->add_nodes();
+    out->set_rank(node.rank);
+    out->set_host(node.host);
+    out->set_pod(node.pod);
+    out->set_node_name(node.node_name);
+  }
 }
 
 absl::StatusOr<Verdict> ReadVerdict(const v1::Verdict& message) {
@@ -136,6 +143,9 @@ absl::StatusOr<Verdict> ReadVerdict(const v1::Verdict& message) {
         {in.feature(), in.value(), in.reference(), in.peers(), in.z(), in.first_step(), in.last_step()});
   }
   verdict.text = message.text();
+  for (const v1::AccusedNode& in : message.nodes()) {
+    verdict.nodes.push_back({in.rank(), in.host(), in.pod(), in.node_name()});
+  }
   return verdict;
 }
 

@@ -102,6 +102,9 @@ std::string RenderStatusJson(const v1::JobStatus& status) {
     Json row;
     row["node"] = node.node();
     row["host"] = node.host();
+    row["pod"] = node.pod();
+    row["node_name"] = node.node_name();
+    if (!node.node_name_refusal().empty()) row["node_name_refusal"] = node.node_name_refusal();
     row["connected"] = node.connected();
     row["silent_s"] = node.silent_s();
     if (node.has_mark_files()) {

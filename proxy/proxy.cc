@@ -21,6 +21,7 @@
 #include "common/http_server.h"
 #include "common/job_secret.h"
 #include "common/log.h"
+#include "common/node_identity.h"
 #include "common/runtime_dir.h"
 #include "common/stop_signal.h"
 #include "common/switch_file.h"
@@ -46,11 +47,6 @@ namespace {
 
 constexpr std::chrono::milliseconds kFirstWordPatience{1000};
 constexpr std::chrono::milliseconds kFolderPatience{2000};
-
-std::string HostName() {
-  char name[256] = {};
-  return gethostname(name, sizeof(name) - 1) == 0 ? ValidUtf8(name) : "unknown";
-}
 
 // The socket's folder, made for this user alone where it is missing. Whoever could replace it, or a folder above, could
 // put another socket there instead of ours.
@@ -129,12 +125,13 @@ NodeOptions NodeOptionsOf(const ProxyOptions& options, const std::string& host, 
 class Proxy {
  public:
   Proxy(const ProxyOptions& options, const proto::Security& security, std::string socket, const Task& task,
-        const MarkFolder& folder, std::string host)
+        const MarkFolder& folder, NodeIdentity identity)
       : options_(options),
         socket_(std::move(socket)),
         task_(task),
         folder_(folder),
-        host_(std::move(host)),
+        identity_(std::move(identity)),
+        host_(identity_.host),
         dir_(folder.path.empty() ? ProfilingDir::WithoutMarkFiles(socket_)
                                  : ProfilingDir(folder.path, folder.task_folder)),
         node_(NodeOptionsOf(options, host_, socket_), dir_),
@@ -142,7 +139,7 @@ class Proxy {
         uplink_(Uplink::Options{.manager = options.manager,
                                 .security = security,
                                 .node_rank = options.node_rank,
-                                .host = host_,
+                                .node = identity_,
                                 .identity = absl::StrCat(host_, ":", socket_),
                                 .mark_folder = folder.path,
                                 .task_folder = folder.task_folder,
@@ -252,7 +249,8 @@ class Proxy {
   const std::string socket_;
   const Task task_;
   const MarkFolder folder_;
-  const std::string host_;
+  const NodeIdentity identity_;
+  const std::string& host_;
   const ProfilingDir dir_;
   Node node_;
   SwitchAuthority authority_;
@@ -279,12 +277,11 @@ absl::Status RunProxy(const ProxyOptions& options) {
   const std::string socket = options.socket.empty() ? DefaultSocketPath() : options.socket;
   if (absl::Status checked = CheckSocketPath(socket); !checked.ok()) return checked;
   if (absl::Status made = MakeSocketFolder(socket); !made.ok()) return made;
-  const std::string host = HostName();
   MarkFolderWishes wishes = options.mark_folder;
   absl::StatusOr<Task> task = FindTask(socket, &wishes);
   if (!task.ok()) return task.status();
 
-  Proxy proxy(options, security, socket, *task, FindMarkFolder(wishes), host);
+  Proxy proxy(options, security, socket, *task, FindMarkFolder(wishes), OwnNodeIdentity());
   if (absl::Status started = proxy.Start(); !started.ok()) return started;
   proxy.ServeUntil(stop);
   return proxy.Stop();

@@ -29,6 +29,8 @@ constexpr uint64_t kMs = 1'000'000;  // in ns
 // be early, so that both arrive as one.
 constexpr uint64_t kReportIntervalNs = 1'000 * kMs;
 constexpr uint64_t kReportEarlyNs = 500 * kMs;
+// A name that is too long to be one stays too long.
+constexpr size_t kMaxNameBytes = 256;
 constexpr uint64_t kSilenceNs = 1'500 * kMs;  // then it says that it is alive
 // The ranks of a node end a step together: as long the first one's fold waits for the others'.
 constexpr int kGatherMs = 20;
@@ -144,7 +146,10 @@ class Uplink::Impl {
     v1::NodeMessage message;
     v1::NodeHello* hello = message.mutable_hello();
     hello->set_node_rank(options_.node_rank);
-    hello->set_host(options_.host);
+    hello->set_host(options_.node.host);
+    hello->set_pod(CutUtf8(ValidUtf8(options_.node.pod), kMaxNameBytes));
+    hello->set_node_name(CutUtf8(ValidUtf8(options_.node.node_name), kMaxNameBytes));
+    hello->set_machine(options_.node.machine);
     hello->set_identity(ValidUtf8(options_.identity));
     hello->set_version(TASKD_VERSION);
     hello->set_says_alive(true);

@@ -8,6 +8,7 @@
 #include <string>
 
 #include "absl/status/status.h"
+#include "common/node_identity.h"
 #include "common/switch.h"
 #include "proto/channel.h"
 #include "proxy/hello_server.h"
@@ -21,7 +22,7 @@ class Uplink {
     std::string manager;  // HOST:PORT
     proto::Security security;
     int node_rank = 0;
-    std::string host;
+    NodeIdentity node;
     std::string identity;
     std::string mark_folder;    // empty: none
     std::string task_folder;    // in it; empty: `mark_folder` is the job's own

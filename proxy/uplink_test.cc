@@ -140,7 +140,7 @@ class UplinkTest : public ::testing::Test {
     options.manager = "127.0.0.1:" + std::to_string(line_->port());
     options.security.secret = "of the test";
     options.node_rank = 2;
-    options.host = "host";
+    options.node = {"host", "pod", "node-7", "boot"};
     options.identity = "host:socket";
     if (fold_interval_ns != 0) options.fold_interval_ns = fold_interval_ns;
     uplink_ = std::make_unique<Uplink>(

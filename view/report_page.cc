@@ -108,6 +108,9 @@ std::string VerdictText(const Verdict& verdict) {
                                   ", since step ", verdict.since_step);
   if (verdict.since_ns != 0) absl::StrAppend(&html, " (", TimeText(static_cast<int64_t>(verdict.since_ns)), ")");
   if (!verdict.open) absl::StrAppend(&html, ", last seen in step ", verdict.last_step);
+  if (const std::string nodes = diagnosis::NodesText(verdict); !nodes.empty()) {
+    absl::StrAppend(&html, "; ", Html(nodes));
+  }
   absl::StrAppendFormat(&html, "; costs %s ms of each step; confidence %.0f %%</p>\n", Number(verdict.cost_ms_per_step),
                         100 * verdict.confidence);
   return html + EvidenceTable(verdict);

@@ -124,6 +124,20 @@ std::string RenderMarkFiles(const v1::JobStatus& status) {
   return absl::StrCat("mark files: ", Printable(MarkFilesText(nodes), kShownLineBytes), "\n");
 }
 
+// Nodes whose names no verdict may give away; why, of the first.
+std::string RenderUnnamed(const v1::JobStatus& status) {
+  std::vector<int> unnamed;
+  std::string why;
+  for (const v1::NodeStatus& node : status.nodes()) {
+    if (!node.connected() || node.node_name_refusal().empty()) continue;
+    unnamed.push_back(node.node());
+    if (why.empty()) why = node.node_name_refusal();
+  }
+  if (unnamed.empty()) return "";
+  return absl::StrCat("no node name: nodes ", FormatRanges(unnamed, kShownParts), ": ", Printable(why, kShownLineBytes),
+                      "\n");
+}
+
 std::string RenderNotSupported(const v1::JobStatus& status) {
   if (status.not_supported().empty()) return "";
   return absl::StrCat("not supported: ", Printable(absl::StrJoin(status.not_supported(), ", "), kShownLineBytes), "\n");
@@ -134,12 +148,15 @@ std::string RenderNotSupported(const v1::JobStatus& status) {
 std::string ListRanks(const v1::JobStatus& status) {
   std::string text;
   for (const v1::NodeStatus& node : status.nodes()) {
-    absl::StrAppend(&text, "\nnode ", node.node(), " (", Printable(node.host()), ")",
-                    !node.connected()      ? ": its proxy is not connected"
-                    : node.silent_s() != 0 ? absl::StrCat(": its proxy has been silent for ", node.silent_s(),
-                                                          " s, hangs are not watched for")
-                                           : "",
-                    "\n");
+    const bool has_own_name = !node.node_name().empty() && node.node_name() != node.host();
+    absl::StrAppend(
+        &text, "\nnode ", node.node(), " (", has_own_name ? absl::StrCat(Printable(node.node_name()), ", host ") : "",
+        Printable(node.host()), ")",
+        !node.connected() ? ": its proxy is not connected"
+        : node.silent_s() != 0
+            ? absl::StrCat(": its proxy has been silent for ", node.silent_s(), " s, hangs are not watched for")
+            : "",
+        "\n");
     if (node.ranks_size() == 0) {
       absl::StrAppend(&text, "  no ranks\n");
       continue;
@@ -223,7 +240,7 @@ std::string RenderStatus(const v1::JobStatus& status, int most_listed) {
   }
   absl::StrAppend(&text, "nodes: ", status.nodes_size(), "  ranks: ", attached, " attached of ", ranks, " known");
   if (status.expected_ranks() != 0) absl::StrAppend(&text, ", ", status.expected_ranks(), " expected");
-  return absl::StrCat(text, "\n", RenderMarkFiles(status), RenderNotSupported(status),
+  return absl::StrCat(text, "\n", RenderMarkFiles(status), RenderUnnamed(status), RenderNotSupported(status),
                       RenderSupervision(status.supervision()),
                       "diagnosis: ", Printable(status.diagnosis().headline(), kShownLineBytes), "\n",
                       ranks <= most_listed ? ListRanks(status) : SumUpRanks(status));

@@ -142,6 +142,8 @@ absl::Status NodeStream::TakeMessage(const v1::NodeMessage& in, SteadyTime now) 
 absl::Status NodeStream::TakeHello(const v1::NodeHello& hello) {
   NodeHello node = {hello.node_rank(), hello.host(), hello.identity(), hello.version()};
   node.says_alive = hello.says_alive();
+  node.named = {"", CutUtf8(hello.pod(), kMaxTextBytes), CutUtf8(hello.node_name(), kMaxTextBytes),
+                CutUtf8(hello.machine(), kMaxTextBytes)};
   if (hello.has_mark_files()) node.mark_files = ReadMarkFiles(hello.mark_files());
   confirms_ = hello.life() != 0;
   {

@@ -14,6 +14,9 @@ constexpr int kMaxOpenVerdicts = 20;
 void FillNode(const JobSnapshot::Node& node, v1::NodeStatus* message) {
   message->set_node(node.node);
   message->set_host(node.host);
+  message->set_pod(node.pod);
+  message->set_node_name(node.node_name);
+  message->set_node_name_refusal(node.name_refusal);
   message->set_connected(node.connected);
   message->set_silent_s(static_cast<uint32_t>(node.silent.count()));
   for (const RankReport& rank : node.ranks) proto::FillRankReport(rank, message->add_ranks());

@@ -221,6 +221,8 @@ class Api {
         Json row;
         row["node"] = node.node;
         row["host"] = node.host;
+        row["pod"] = node.pod;
+        row["node_name"] = node.node_name;
         row["ranks"] = FormatRanges(RanksOf(node), kMaxRuns);
         json["nodes"].push_back(std::move(row));
       }
@@ -387,6 +389,8 @@ class Api {
     if (rank != nullptr) {
       json["node"] = node->node;
       json["host"] = node->host;
+      json["pod"] = node->pod;
+      json["node_name"] = node->node_name;
       json["connected"] = node->connected;
       json["pid"] = rank->pid;
       json["device"] = rank->local_rank < 0 ? Json() : Json(rank->local_rank);

@@ -7,6 +7,7 @@
 #include "common/log.h"
 #include "common/printable.h"
 #include "common/utf8.h"
+#include "manager/switch/node_names.h"
 
 namespace taskd::manager {
 namespace {
@@ -329,6 +330,8 @@ absl::StatusOr<uint64_t> ManagerCore::Connect(NodeHello hello, NodeSink* sink) {
     node.gone = 0;
     node.gone_since.reset();
     node.hello = std::move(hello);
+    node.hello.named.host = node.hello.host;
+    names_settled_ = false;
     node.stream = stream;
     node.sink = sink;
     node.heard_ns = clock_.time_ns();
@@ -353,6 +356,7 @@ void ManagerCore::DropStream(Node& node, Callbacks& callbacks) {
 
 ManagerCore::Nodes::iterator ManagerCore::Forget(Nodes::iterator node) {
   known_ranks_ -= node->second.ranks.size();
+  names_settled_ = false;
   gone_.erase(node->second.gone);
   return nodes_.erase(node);
 }
@@ -630,12 +634,16 @@ JobSnapshot ManagerCore::Snapshot() const {
     snapshot.wanted = kept_.wanted;
     snapshot.marks_total = marks_total_;
     snapshot.lost_total = lost_total_;
+    SettleNames();
     snapshot.nodes.reserve(nodes_.size());
     attached.reserve(known_ranks_);
     for (const auto& [key, node] : nodes_) {
       auto& copy = snapshot.nodes.emplace_back();
       copy.node = node.hello.node_rank;
       copy.host = node.hello.host;
+      copy.pod = node.hello.named.pod;
+      copy.name_refusal = node.name_refusal;
+      if (copy.name_refusal.empty()) copy.node_name = node.hello.named.node_name;
       copy.connected = node.stream != 0;
       if (copy.connected && SilenceOf(node) >= kSilent) copy.silent = SilenceOf(node);
       copy.ranks.reserve(node.ranks.size());
@@ -650,6 +658,39 @@ JobSnapshot ManagerCore::Snapshot() const {
   }
   SetRivalsAside(attached, snapshot);
   return snapshot;
+}
+
+void ManagerCore::SettleNames() const {
+  if (std::exchange(names_settled_, true)) return;
+  std::vector<const NodeIdentity*> identities;
+  identities.reserve(nodes_.size());
+  for (const auto& [key, node] : nodes_) identities.push_back(&node.hello.named);
+  std::vector<std::string> refusals = RefuseNodeNames(identities, shape_.node_names);
+  size_t next = 0;
+  for (const auto& [key, node] : nodes_) {
+    std::string& refusal = refusals[next++];
+    // A name that was not given is news only where one is needed.
+    if (refusal != node.name_refusal && !refusal.empty() && !node.hello.named.node_name.empty()) {
+      spdlog::warn("node {} ({}): {}; it is named to no one outside the job", key.first, Printable(node.hello.host),
+                   refusal);
+    }
+    node.name_refusal = std::move(refusal);
+  }
+}
+
+std::optional<NodeIdentity> ManagerCore::Identify(int node, const std::string& host) const {
+  std::lock_guard lock(mutex_);
+  const Node* best = nullptr;
+  for (auto it = nodes_.lower_bound({node, ""}); it != nodes_.end() && it->first.first == node; ++it) {
+    if (it->second.hello.host != host) continue;
+    if (best == nullptr || best->stream == 0) best = &it->second;
+  }
+  if (best == nullptr) return std::nullopt;
+  SettleNames();
+  NodeIdentity identity = best->hello.named;
+  identity.machine.clear();
+  if (!best->name_refusal.empty()) identity.node_name.clear();
+  return identity;
 }
 
 JobPulse ManagerCore::Pulse() const {

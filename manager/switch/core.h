@@ -32,6 +32,7 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "common/node_identity.h"
 #include "common/observed_clock.h"
 #include "common/rank_report.h"
 #include "common/switch.h"
@@ -61,6 +62,8 @@ struct JobShape {
   int procs_per_node = 0;
   // What people are shown where `job` is empty; calls that name another job are answered all the same.
   std::string called = {};
+  // The scheduler's names of the job's nodes; none: it has no list of them, and each node's word counts.
+  std::optional<std::set<std::string>> node_names = {};
 
   const std::string& name() const { return job.empty() ? called : job; }
 };
@@ -81,6 +84,7 @@ struct NodeHello {
   std::string host, identity, version;
   std::optional<MarkFiles> mark_files = std::nullopt;  // an older proxy does not say it
   bool says_alive = false;
+  NodeIdentity named = {};  // its host is `host`
 };
 
 // The way to one node's stream. Called under the core's lock: only takes note, never calls the core, never blocks.
@@ -111,6 +115,9 @@ struct JobSnapshot {
     bool connected = false;
     std::vector<RankReport> ranks;  // by rank
     std::optional<MarkFiles> mark_files = std::nullopt;
+    std::string pod = {};            // empty: not in a pod
+    std::string node_name = {};      // what the scheduler calls it; empty: nothing that may be used
+    std::string name_refusal = {};   // then why
     std::chrono::seconds silent{0};  // connected and without a word, as a proxy that was stopped; 0: below kSilent
   };
   SwitchState wanted;
@@ -207,6 +214,9 @@ class ManagerCore {
 
   JobSnapshot Snapshot() const;
   JobPulse Pulse() const;
+  // How the node of that rank on that host is called; its name is empty where it may not be used (node_names.h), its
+  // machine always. Empty where no such node is known.
+  std::optional<NodeIdentity> Identify(int node, const std::string& host) const;
 
   // Ends every stream, subscription and wait, and takes no new ones.
   void Close();
@@ -231,6 +241,7 @@ class ManagerCore {
     bool outran = false;             // this stream was already found ahead of us
     uint64_t answered_revision = 0;  // the newest that the proxy itself has answered on this stream
     Ranks ranks;
+    mutable std::string name_refusal;      // while names_settled_
     uint64_t gone = 0;                     // its place in gone_, 0 while it is connected
     std::optional<SteadyTime> gone_since;  // as of the first Look afterwards
   };
@@ -272,6 +283,8 @@ class ManagerCore {
   static RankAnswer AnswerOf(int number, const Holder& holder, uint64_t revision, SteadyTime since, double waited_s);
 
   Node* FindStream(uint64_t stream);
+  void SettleNames() const;
+
   static bool Settled(const Node& node, uint64_t revision);
   // Moves the waits and calls that are over into `callbacks`.
   void SettleWaiters(const Node& node, Callbacks& callbacks);
@@ -296,6 +309,7 @@ class ManagerCore {
   bool closed_ = false;
   uint64_t next_id_ = 1;
   Nodes nodes_;
+  mutable bool names_settled_ = false;
   size_t known_ranks_ = 0;                              // of all nodes_
   std::map<uint64_t, NodeKey> gone_;                    // in the order in which they went
   std::array<uint64_t, kNumMarkCounts> marks_total_{};  // JobSnapshot::marks_total

@@ -52,7 +52,10 @@ double CoverageOf(const diagnosis::Report& report) {
 DiagnosisCore::DiagnosisCore(const Options& options, const std::vector<diagnosis::Verdict>& kept, Save save)
     : options_(options), save_(std::move(save)), feed_(options.feed) {
   feed_.Restore(kept);
-  for (const diagnosis::Verdict& verdict : kept) last_verdict_ = std::max(last_verdict_, verdict.id);
+  for (const diagnosis::Verdict& verdict : kept) {
+    last_verdict_ = std::max(last_verdict_, verdict.id);
+    accused_[verdict.id] = verdict.nodes;
+  }
   saved_as_ = NamedBy(Newest(kept));
   Publish(false, SteadyTime{});
   thread_ = std::thread([this] { Run(); });
@@ -253,9 +256,27 @@ void DiagnosisCore::CountOpened(const diagnosis::Report& report) {
   last_verdict_ = last;
 }
 
+void DiagnosisCore::NameNodes(std::vector<diagnosis::Verdict>& verdicts) {
+  std::map<uint64_t, std::vector<diagnosis::AccusedNode>> before = std::exchange(accused_, {});
+  for (diagnosis::Verdict& verdict : verdicts) {
+    verdict.nodes = std::move(before[verdict.id]);
+    std::vector<diagnosis::AccusedNode> nodes;
+    if (verdict.open && options_.identify) {
+      for (const auto& [node, host] : feed_.Accused(verdict)) {
+        const std::optional<NodeIdentity> named = options_.identify(node, host);
+        if (named) nodes.push_back({node, named->host, named->pod, named->node_name});
+      }
+    }
+    if (!nodes.empty()) verdict.nodes = std::move(nodes);
+    accused_[verdict.id] = verdict.nodes;
+  }
+}
+
 void DiagnosisCore::Publish(bool changed, SteadyTime now) {
   asked_ = false;
-  auto report = std::make_shared<const diagnosis::Report>(feed_.report());
+  diagnosis::Report judged = feed_.report();
+  NameNodes(judged.verdicts);
+  auto report = std::make_shared<const diagnosis::Report>(std::move(judged));
   if (changed) CountOpened(*report);  // before it is seen
   unpublished_ = false;
   published_at_ = now;

@@ -57,6 +57,8 @@ class DiagnosisCore {
     // Engine::kMaxWaitingBytes and groups at most GroupBudget::kLimits; so the mailboxes have, whatever happens, 112 MiB:
     // 5 s of 16,384 ranks at one step a second, half a second of 131,072.
     size_t max_bytes = (size_t{192} << 20) + diagnosis::Engine::kMaxWaitingBytes;
+    // How a node is called, for verdicts that accuse it (ManagerCore::Identify); may be empty. Called in the thread.
+    std::function<std::optional<NodeIdentity>(int node, const std::string& host)> identify;
     // Tests own the time: a clock that does not go by itself needs ClockHasChanged(). From any thread.
     std::function<SteadyTime()> now = std::chrono::steady_clock::now;
   };
@@ -138,6 +140,8 @@ class DiagnosisCore {
   void Round(Inbox& inbox, SteadyTime oldest, SteadyTime now);
   std::chrono::milliseconds Refresh() const { return asked_ ? kRefresh : kRefreshUnasked; }
   void Publish(bool changed, SteadyTime now);
+  // Fills in the nodes that the verdicts accuse; of a cleared one as they were called last.
+  void NameNodes(std::vector<diagnosis::Verdict>& verdicts);
   void CountOpened(const diagnosis::Report& report);
   void SaveIfDue(SteadyTime now, bool last);
 
@@ -148,7 +152,8 @@ class DiagnosisCore {
   DiagnosisFeed feed_;
   SteadyTime round_at_;  // when it judged last
   bool unpublished_ = false;
-  uint64_t last_verdict_ = 0;  // the highest id that was counted
+  std::map<uint64_t, std::vector<diagnosis::AccusedNode>> accused_;  // by verdict, of the report
+  uint64_t last_verdict_ = 0;                                        // the highest id that was counted
   SteadyTime published_at_;
   bool unsaved_ = false;
   bool save_failed_ = false;

@@ -1,6 +1,7 @@
 #include "manager/verdicts/diagnosis_feed.h"
 
 #include <algorithm>
+#include <set>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -52,6 +53,21 @@ diagnosis::RankPlace DiagnosisFeed::place(int rank) const {
   auto found = streams_.find(owner(rank));
   if (found == streams_.end()) return {};
   return {found->second.node, found->second.host, ranks_[static_cast<size_t>(rank)].local_rank};
+}
+
+std::vector<std::pair<int, std::string>> DiagnosisFeed::Accused(const diagnosis::Verdict& verdict) const {
+  std::set<std::pair<int, std::string>> nodes;
+  if (verdict.scope == diagnosis::Scope::kRank) {
+    for (int rank : verdict.ids) {
+      if (const diagnosis::RankPlace where = place(rank); where.node >= 0) nodes.emplace(where.node, where.host);
+    }
+  } else if (verdict.scope == diagnosis::Scope::kNode) {
+    const std::set<int> ids(verdict.ids.begin(), verdict.ids.end());
+    for (const auto& [id, stream] : streams_) {
+      if (ids.count(stream.node) != 0 && stream.owns > 0) nodes.emplace(stream.node, stream.host);
+    }
+  }
+  return {nodes.begin(), nodes.end()};
 }
 
 void DiagnosisFeed::ReportGone(Rank& rank, int number) {

@@ -118,6 +118,8 @@ class DiagnosisFeed {
   Counts counts() const;
   // The stream that the rank belongs to; 0: nobody's.
   uint64_t owner(int rank) const;
+  // The nodes that a verdict about ranks or nodes accuses, as far as they are known here: node rank and host, in order.
+  std::vector<std::pair<int, std::string>> Accused(const diagnosis::Verdict& verdict) const;
   // As given to the engine.
   diagnosis::RankPlace place(int rank) const;
 

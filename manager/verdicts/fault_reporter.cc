@@ -50,7 +50,7 @@ int64_t NowMs() {
 
 bool IsLowerAlnum(char c) { return (c >= 'a' && c <= 'z') || (c >= '0' && c <= '9'); }
 
-bool IsNodeName(const std::string& name) {
+bool IsClusterdName(const std::string& name) {
   return !name.empty() && name.size() <= kMaxNodeNameBytes && IsLowerAlnum(name.front()) && IsLowerAlnum(name.back()) &&
          std::all_of(name.begin(), name.end(), [](char c) { return IsLowerAlnum(c) || c == '-' || c == '.'; });
 }
@@ -109,9 +109,9 @@ std::vector<FaultPlace> FaultPlaces(const Verdict& verdict, const JobSnapshot& j
       if (score >= best) node = &candidate;
       best = std::max(best, score);
     }
-    if (node == nullptr || !IsNodeName(node->host) || node->ranks.empty()) return {};
+    if (node == nullptr || !IsClusterdName(node->node_name) || node->ranks.empty()) return {};
     int first = FirstRank(node->ranks);
-    std::set<int>& devices = places[node->host];
+    std::set<int>& devices = places[node->node_name];
     if (verdict.scope == Scope::kRank && first >= 0 && id - first < kMaxDevices) {
       devices.insert(id - first);
     } else {
@@ -121,7 +121,7 @@ std::vector<FaultPlace> FaultPlaces(const Verdict& verdict, const JobSnapshot& j
   }
   if (places.size() > kMaxInfluences) return {};
   std::vector<FaultPlace> result;
-  for (const auto& [host, devices] : places) result.push_back({host, {devices.begin(), devices.end()}});
+  for (const auto& [name, devices] : places) result.push_back({name, {devices.begin(), devices.end()}});
   return result;
 }
 
@@ -226,8 +226,10 @@ class FaultReporter::Impl {
       std::vector<FaultPlace> places = FaultPlaces(verdict, snapshot_());
       if (places.empty()) {
         if (unplaced_.insert(verdict.id).second) {
-          spdlog::warn("verdict {} is not reported to ClusterD while its node is not connected or has no node name: {}",
-                       verdict.id, verdict.text);
+          spdlog::warn(
+              "verdict {} is not reported to ClusterD while its node is not connected or has no node name that "
+              "ClusterD takes (TASKD_NODE_NAME; taskd status shows the names): {}",
+              verdict.id, verdict.text);
         }
         continue;
       }

@@ -25,7 +25,7 @@ inline constexpr int64_t kOpenSteps = 10;
 // cause that is known.
 bool IsReportable(const diagnosis::Verdict& verdict, int64_t last_step);
 
-// The nodes of a verdict and their devices, by node name. Devices are local ranks where the node's ranks are numbered
+// The nodes of a verdict and their devices, by the scheduler's name of the node. Devices are local ranks where the node's ranks are numbered
 // as launchers do it, else all of the node, as ClusterD wants it of faults that cannot be told apart. Empty: a node is
 // not known, or has no name that ClusterD takes.
 struct FaultPlace {

@@ -69,7 +69,8 @@ Verdict SlowRank(int rank = 9) {
 JobSnapshot TwoNodes() {
   JobSnapshot job;
   for (int node = 0; node < 2; ++node) {
-    job.nodes.push_back({node, "worker-" + std::to_string(node), true, {}});
+    job.nodes.push_back({node, "pod-" + std::to_string(node), true, {}});
+    job.nodes.back().node_name = "worker-" + std::to_string(node);
     for (int rank = node * 8; rank < node * 8 + 8; ++rank) job.nodes.back().ranks.emplace_back().rank = rank;
   }
   return job;
@@ -106,10 +107,10 @@ TEST(FaultReporterTest, PlacesAreNodesAndTheirDevices) {
   mixed.nodes[1].ranks.erase(mixed.nodes[1].ranks.begin() + 4);
   EXPECT_THAT(FaultPlaces(SlowRank(), mixed), ElementsAre(FaultPlace{"worker-1", {0, 1, 2, 3, 4, 5, 6}}))
       << "which device it is cannot be told: all";
-  for (const char* host : {"", "Worker-1", "worker_1", "-worker", "worker.", "wörker", "a\nb"}) {
+  for (const char* name : {"", "Worker-1", "worker_1", "-worker", "worker.", "wörker", "a\nb"}) {
     JobSnapshot unnamed = TwoNodes();
-    unnamed.nodes[1].host = host;
-    EXPECT_THAT(FaultPlaces(SlowRank(), unnamed), IsEmpty()) << host;
+    unnamed.nodes[1].node_name = name;
+    EXPECT_THAT(FaultPlaces(SlowRank(), unnamed), IsEmpty()) << name;
   }
   // The rank has moved; the proxy where it was has gone.
   JobSnapshot moved = TwoNodes();

@@ -23,7 +23,7 @@ def diagnose(stage, folder, *flags):
     assert list(report) == ["schema", "job", "ranks", "steps", "state", "verdicts", "notes", "coverage", "resolution"]
     for verdict in report["verdicts"]:
         assert list(verdict) == ["scope", "ids", "alternatives", "cause", "state", "since_step", "since_time", "slowdown", "slowdown_interval",
-                                 "cost_ms_per_step", "cost_interval_ms", "confidence", "evidence", "text"]
+                                 "cost_ms_per_step", "cost_interval_ms", "confidence", "evidence", "nodes", "text"]
     return report
 
 

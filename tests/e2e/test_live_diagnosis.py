@@ -201,6 +201,27 @@ def test_nothing_is_reported_unasked(stage):
     assert clusterd.taken == [] and clusterd.refused == []
 
 
+def test_no_fault_for_a_name_of_two_hosts(stage):
+    """A node that gives another node's name has nobody reported: neither that node, nor itself."""
+    clusterd = FakeClusterd()
+    clusterd.start()
+    manager = stage.manager(flags=("--clusterd", clusterd.address, "--report-fault"))
+    job = FoldedJob(node_names=("worker-0", "worker-0"))
+    try:
+        job.connect(manager)
+        job.run(80)
+        job.slow = {6: 1.5}
+        job.run(80)
+        harness.wait_until(lambda: "is not reported to ClusterD" in manager.log(), "the manager has looked for the name")
+        assert "two hosts have the node name 'worker-0'" in manager.log()
+        verdict = next(verdict for verdict in report_of(manager).verdicts if verdict.open)
+        assert [(node.rank, node.host, node.pod, node.node_name) for node in verdict.nodes] == [(1, "pod-1", "pod-1", "")]
+        assert clusterd.taken == [] and clusterd.refused == []
+    finally:
+        job.close()
+        clusterd.stop()
+
+
 def test_report_needs_clusterd(stage):
     done = stage.run("manager", "--listen", "127.0.0.1:0", "--report-fault")
     assert done.returncode == 2

@@ -55,6 +55,13 @@ def environment(container):
     return {entry["name"]: entry.get("value") for entry in container["env"]}
 
 
+@pytest.mark.parametrize("name", JOBS)
+def test_pods_know_their_node(name):
+    _, container = pod(document(name, JOBS[name]))
+    (entry,) = [entry for entry in container["env"] if entry["name"] == "TASKD_NODE_NAME"]
+    assert entry["valueFrom"] == {"fieldRef": {"fieldPath": "spec.nodeName"}}
+
+
 def validate(found):
     kind = f"{found['apiVersion']}/{found['kind']}"
     assert kind in SCHEMA["$defs"], f"{kind} is not in the schema"

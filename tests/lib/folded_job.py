@@ -17,12 +17,12 @@ ALL_REDUCE = 1  # OpFold's kind
 class NodeStream:
     """A proxy of our own: one stream that carries folds."""
 
-    def __init__(self, manager, node, ranks):
+    def __init__(self, manager, node, ranks, node_name=""):
         self.messages = stubs.node()[0]
         self.folds = __import__("taskd.v1.fold_pb2", fromlist=["fold_pb2"])
         self.outgoing = queue.Queue()
         self.channel = manager.secure_channel()
-        hello = self.messages.NodeHello(node_rank=node, host=f"worker-{node}", identity=f"test-{node}")
+        hello = self.messages.NodeHello(node_rank=node, host=f"pod-{node}", pod=f"pod-{node}", node_name=node_name, identity=f"test-{node}")
         self.outgoing.put(self.messages.NodeMessage(hello=hello))
         statuses = [self.messages.RankStatus(rank=rank, pid=1000 + rank, attached=True, step=-1) for rank in ranks]
         self.outgoing.put(self.messages.NodeMessage(ranks=self.messages.RankSet(ranks=statuses)))
@@ -57,7 +57,8 @@ class FoldedJob:
     """Eight ranks on two nodes, one all-reduce a step: what their proxies would send. `slow`: rank -> factor;
     `cpu_waits`: all are known to have waited for a CPU: rank -> ns a step, else 1 ms."""
 
-    def __init__(self):
+    def __init__(self, node_names=("worker-0", "worker-1")):
+        self.node_names = node_names
         self.step = 0
         self.end_ns = time.time_ns()
         self.slow = {}
@@ -70,7 +71,7 @@ class FoldedJob:
         self.nodes = []
         for node in range(RANKS // RANKS_PER_NODE):
             ranks = range(node * RANKS_PER_NODE, (node + 1) * RANKS_PER_NODE)
-            self.nodes.append(NodeStream(manager, node, ranks))
+            self.nodes.append(NodeStream(manager, node, ranks, self.node_names[node]))
             self.nodes[-1].send(groups={rank: [self.nodes[-1].group("world", (0, 1, RANKS))] for rank in ranks})
 
     def close(self):

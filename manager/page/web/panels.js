@@ -1,4 +1,5 @@
 // What stands beside the heat map. Texts of the job are always children of elements, never markup.
+import {nameOf} from "/store.js";
 import {html, useEffect, useState} from "/vendor/htm-preact.js";
 
 const KIND_NAMES = {step: "step", fp: "forward", dataloader: "data loader", save_checkpoint: "checkpoint", communication: "communication"};
@@ -46,7 +47,8 @@ export function Suspects({verdicts, onRank}) {
     <table id="suspects"><thead><tr><th>who</th><th>cause</th><th>since</th><th>cost of a step</th><th>confidence</th><th>why</th></tr></thead>
     <tbody>${open.map((verdict, i) => html`<tr key=${i}>
       <td>${verdict.scope === "rank" && verdict.ids.length === 1
-        ? html`<button class="link" onClick=${() => onRank(verdict.ids[0])}>${entityOf(verdict)}</button>` : entityOf(verdict)}</td>
+        ? html`<button class="link" onClick=${() => onRank(verdict.ids[0])}>${entityOf(verdict)}</button>` : entityOf(verdict)}${
+          verdict.nodes.length > 0 && html`<br /><small>on ${verdict.nodes.slice(0, 4).map(nameOf).join("; ")}${verdict.nodes.length > 4 ? " and more" : ""}</small>`}</td>
       <td data-head="cause">${CAUSES[verdict.cause] ?? verdict.cause}</td>
       <td data-head="since">step ${verdict.since_step}${verdict.since_time && html`<br /><small>${timeOf(verdict.since_time)}</small>`}</td>
       <td data-head="cost of a step">${verdict.cost_ms_per_step.toPrecision(3)} ms<br /><small>${slowdownOf(verdict)}</small></td>
@@ -115,7 +117,7 @@ export function Rank({number, fetchJson, onClose}) {
   if (rank?.rank !== number) return html`<section id="rank"><h2>Rank ${number} ${close}</h2><p>${error || "Asking …"}</p></section>`;
   const marks = rank.marks && Object.entries(rank.marks).filter(([, count]) => count > 0).map(([kind, count]) => `${KIND_NAMES[kind] ?? kind} ${count}`);
   return html`<section id="rank"><h2>Rank ${number} ${close}</h2>
-    ${rank.host !== undefined && html`<p>node ${rank.node} (${rank.host}), ${rank.device === null ? "" : `device ${rank.device}, `}process ${rank.pid}, ${rank.attached && rank.connected ? "recorded"
+    ${rank.host !== undefined && html`<p>node ${rank.node} (${nameOf(rank)}), ${rank.device === null ? "" : `device ${rank.device}, `}process ${rank.pid}, ${rank.attached && rank.connected ? "recorded"
       : `not recorded: ${rank.reason || "its node is not connected"}`}</p>
       <p class="quiet">Marks written: ${marks.join(", ") || "none"}; lost: ${rank.lost}; ${rank.overhead_ns_per_mark.toFixed(0)} ns each.</p>`}
     ${rank.groups.length > 0 && html`<p>Groups: ${rank.groups.map((group, i) => html`<span key=${i}>${i > 0 ? "; " : ""}${group.label || group.name}${

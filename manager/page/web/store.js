@@ -3,6 +3,9 @@
 export const NO_DATA = 255;
 const MAX_COLUMNS = 2048;
 
+// What people call a node: as the scheduler does; its host name too where that is another one.
+export const nameOf = ({host, node_name}) => node_name && node_name !== host ? `${node_name}, ${host}` : host;
+
 const bytesOf = text => Uint8Array.from(atob(text), character => character.charCodeAt(0));
 
 // One column a step: {key, step, run, reported, median, phases, cells}.
@@ -83,7 +86,7 @@ export class Store {
   nodeOf(first, last) {
     const found = this.nodes.filter(node => node.runs.some(([from, to = from]) => from <= last && to >= first));
     if (found.length === 0) return "";
-    if (found.length === 1) return `node ${found[0].node} (${found[0].host})`;
+    if (found.length === 1) return `node ${found[0].node} (${nameOf(found[0])})`;
     return `nodes ${found[0].node}–${found[found.length - 1].node}`;
   }
 }
