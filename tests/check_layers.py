@@ -19,6 +19,7 @@ ALLOWED = {
     "diagnosis": {"common", "marks"},
     "readers": {"common", "marks", "diagnosis", "ledger"},
     "ledger": {"common", "marks", "diagnosis"},
+    "policy": {"common", "diagnosis", "ledger"},
     "view": {"common", "marks", "diagnosis", "ledger"},
     "proto": {"common", "marks", "diagnosis"},
     "worker_sdk": set(),
