@@ -1,9 +1,11 @@
 // A small, fixed part of the evaluation (evaluate.cc) with what must always hold: nobody is named where nobody is slow,
-// and every loud fault is found.
+// every loud fault is found, and the reports are the stored ones (golden/).
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include <cstdio>
+#include <fstream>
+#include <sstream>
 #include <string>
 #include <vector>
 
@@ -26,15 +28,39 @@ CaseResult ReplayCase(const std::string& suite, int index, const ReplayOptions& 
   return result;
 }
 
+// Compares with the stored text, and keeps the present one in a file whose path it says.
+void ExpectGolden(const std::string& name, const std::string& text) {
+  std::ostringstream stored;
+  stored << std::ifstream(std::string(TASKD_GOLDEN_FOLDER) + "/" + name).rdbuf();
+  if (stored.str() == text) return;
+  const std::string now = ::testing::TempDir() + "/" + name;
+  std::ofstream(now) << text;
+  EXPECT_EQ(stored.str(), text) << "if the change is wanted: cp " << now << " " << TASKD_GOLDEN_FOLDER;
+}
+
+// All that the diagnosis reported of the case: each verdict with the steps in which it opened and cleared, and the last report.
+std::string ReportsOf(const CaseResult& result) {
+  std::ostringstream text;
+  text << "==== " << result.suite << ':' << result.index << ", " << result.ranks << " ranks, " << result.steps
+       << " steps\n";
+  for (const Claim& claim : result.detectors.front().claims) {
+    text << "verdict in steps " << claim.opened << " to " << claim.closed << ": " << claim.verdict.text << '\n';
+  }
+  text << result.report;
+  return text.str();
+}
+
 class EachSuite : public ::testing::TestWithParam<std::string> {};
 INSTANTIATE_TEST_SUITE_P(Diagnosis, EachSuite, ::testing::ValuesIn(SuiteNames()),
                          [](const auto& info) { return info.param; });
 
 TEST_P(EachSuite, NamesWhoIsSlowAndNobodyElse) {
   int cases = GetParam() == "matrix" ? 28 : 1;
+  std::string reports;
   for (int index = 0; index < cases; ++index) {
     CaseResult result = ReplayCase(GetParam(), index);
     if (!result.error.empty()) continue;
+    reports += ReportsOf(result);
     std::string failures = absl::StrJoin(Failures(result), "\n");
     const DetectorResult& engine = result.detectors.front();
     if (result.honesty) {
@@ -48,6 +74,7 @@ TEST_P(EachSuite, NamesWhoIsSlowAndNobodyElse) {
       }
     }
   }
+  ExpectGolden(GetParam() + ".txt", reports);
 }
 
 std::vector<std::string> Story(const CaseResult& result) {

@@ -10,6 +10,7 @@
 #include "absl/strings/str_cat.h"
 #include "agent/simulate/faults.h"
 #include "diagnosis/engine.h"
+#include "diagnosis/render.h"
 #include "tests/diagnosis/baselines.h"
 #include "tests/diagnosis/tape.h"
 
@@ -72,7 +73,9 @@ class Player {
     }
     step_ = static_cast<int>(step_ms_.size());
     Observe(true);
-    result_.state = engine_.report().state;
+    const diagnosis::Report report = engine_.report();
+    result_.state = report.state;
+    result_.report = RenderText(report, "");
     for (size_t i = 0; i < trackers_.size(); ++i) result_.detectors[i].claims = trackers_[i].claims();
   }
 

@@ -35,6 +35,7 @@ struct CaseResult {
   std::vector<std::string> shapes;  // of the faults: "persistent", ...; as labels
   std::vector<DetectorResult> detectors;
   diagnosis::JobState state = diagnosis::JobState::kUnknown;  // as the engine has it at the end
+  std::string report;                                         // for people, at the end
   double wall_s = 0, simulate_s = 0, fold_s = 0;              // simulate_s: with the making of marks
   std::string error;                                          // of the simulator; the rest is empty then
 };
