@@ -3,6 +3,7 @@
 #pragma once
 
 #include "diagnosis/own_time.h"
+#include "diagnosis/veto.h"
 
 namespace taskd::diagnosis {
 
@@ -27,8 +28,15 @@ class Bar {
   // So many that how often they differ shows what is usual.
   bool IsCrowd(int compared) const { return compared > (has_device_ ? kFew : kFewHosts); }
   bool IsWorthIt(double cost_ns) const { return cost_ns >= min_cost_share_ * period_ns_; }
-  bool IsBeyondUnrest(int compared, bool large, double lasted_ns, double cost_ns, double least_share) const {
-    return IsCrowd(compared) || (cost_ns >= least_share * period_ns_ && (large || lasted_ns >= kStretchNs));
+  // kCost: it is not worth a verdict.
+  Held OfCost(double cost_ns) const {
+    return IsWorthIt(cost_ns) ? Held{} : Held{Veto::kCost, cost_ns, min_cost_share_ * period_ns_};
+  }
+  // kCost, kDuration: it is one of a few, and what a busy machine does to them.
+  Held OfUnrest(int compared, bool large, double lasted_ns, double cost_ns, double least_share) const {
+    if (IsCrowd(compared)) return {};
+    if (cost_ns < least_share * period_ns_) return {Veto::kCost, cost_ns, least_share * period_ns_};
+    return large || lasted_ns >= kStretchNs ? Held{} : Held{Veto::kDuration, lasted_ns, kStretchNs};
   }
 
   // The smallest rise (of the logarithm) that is named of one of so many ranks which takes `own_ns` otherwise, once it is

@@ -10,6 +10,7 @@
 #include <string_view>
 #include <utility>
 
+#include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "common/ranges_text.h"
@@ -26,6 +27,7 @@
 #include "diagnosis/periods.h"
 #include "diagnosis/text.h"
 #include "diagnosis/transfers.h"
+#include "diagnosis/why.h"
 #include "diagnosis/work_notes.h"
 
 namespace taskd::diagnosis {
@@ -181,6 +183,29 @@ class Engine::Impl {
     for (const Verdict& verdict : verdicts) {
       if (verdict.open) restored_.push_back({KeyOf(verdict), verdict});
     }
+  }
+
+  absl::StatusOr<RankTrace> Why(int rank) const {
+    if (!IsOfJob(rank)) return absl::NotFoundError(DescribeUnknown(rank));
+    RankTrace trace;
+    trace.rank = rank;
+    std::string missing;
+    if (JudgedAt(rank) < 0 || rank >= own_.size() || layout_.classes().empty()) {
+      missing = "no step of it could be judged yet: no marks have come, or only of one step";
+    } else if (HasLeft(rank)) {
+      missing = absl::StrCat("no marks since step ", gathering_.at(rank).step);
+    } else {
+      const auto at = static_cast<size_t>(rank);
+      const double least_rise = at < fineness_.own_time_of_ranks.size() ? fineness_.own_time_of_ranks[at] : 0;
+      trace.detectors = TraceDetectors(
+          MakeInput(lives_.PlaceOf(last_step_), false), decisions_,
+          [this](const std::string& key) { return book_.IsOpen(key); }, least_rise, rank);
+      for (DetectorTrace& detector : trace.detectors) {
+        if (detector.since_step >= 0) detector.since_step = lives_.StepAt(detector.since_step);
+      }
+    }
+    trace.text = WriteTraceText(trace, missing, VerdictOn(rank));
+    return trace;
   }
 
   int64_t ClockOffsetNs(int node) const { return clocks_.OffsetNs(node); }
@@ -438,7 +463,8 @@ class Engine::Impl {
   }
 
   bool Accuse(int64_t step, int64_t place, bool planned_change) {
-    std::vector<Accusation> accusations = diagnosis::Accuse(MakeInput(place, planned_change), costs_);
+    auto [accusations, decisions] = diagnosis::Accuse(MakeInput(place, planned_change), costs_);
+    decisions_ = std::move(decisions);
     for (Accusation& accusation : accusations) {
       Verdict& verdict = accusation.verdict;
       verdict.since_ns = periods_.EndNs(verdict.since_step);
@@ -457,6 +483,32 @@ class Engine::Impl {
     left_.clear();
     periods_.MarkSlow(book_.any_open());
     return changed;
+  }
+
+  // It has reported something, or a group or the job's size says that there is one.
+  bool IsOfJob(int rank) const {
+    if (rank < 0 || rank >= kMaxRanks) return false;
+    const std::vector<int>& unheard = roster().unheard;
+    return layout_.known(rank) || rank < roster().world_size ||
+           std::binary_search(unheard.begin(), unheard.end(), rank);
+  }
+  std::string DescribeUnknown(int rank) const {
+    const std::vector<int>& unheard = roster().unheard;
+    const int end = std::max({layout_.size(), roster().world_size, unheard.empty() ? 0 : unheard.back() + 1});
+    std::vector<int> known;
+    for (int r = 0; r < end; ++r) {
+      if (IsOfJob(r)) known.push_back(r);
+    }
+    return known.empty() ? absl::StrCat("rank ", rank, ": no rank has reported anything yet")
+                         : absl::StrCat("rank ", rank, ": this job has rank ", FormatRanges(known));
+  }
+  // The sentence of the costliest open verdict that accuses the rank, or its node; empty: there is none.
+  std::string VerdictOn(int rank) const {
+    for (const Verdict& verdict : book_.verdicts()) {
+      if (!verdict.open || !IsAnyAccused(verdict, false, [rank](int accused) { return accused == rank; })) continue;
+      return WriteSentence(verdict, layout_);
+    }
+    return "";
   }
 
   // It did not come along when the job was started again.
@@ -765,7 +817,8 @@ class Engine::Impl {
   Clocks clocks_;
   Coverage coverage_;
   Book book_;
-  std::optional<Verdict> young_;  // of the last step's accusations, that has not lasted yet
+  std::vector<Decision> decisions_;  // of the last step
+  std::optional<Verdict> young_;     // of the last step's accusations, that has not lasted yet
   std::vector<Restored> restored_;
   std::vector<int> microbatches_;
   std::set<int> moved_;  // ranks, since the layout was made
@@ -808,6 +861,7 @@ bool Engine::Finish() { return impl_->Finish(); }
 Report Engine::report() const { return impl_->MakeReport(); }
 bool Engine::has_few_steps() const { return impl_->has_few_steps(); }
 void Engine::Restore(const std::vector<Verdict>& verdicts) { impl_->Restore(verdicts); }
+absl::StatusOr<RankTrace> Engine::Why(int rank) const { return impl_->Why(rank); }
 int64_t Engine::ClockOffsetNs(int node) const { return impl_->ClockOffsetNs(node); }
 std::vector<int> Engine::Peers(int rank) const { return impl_->Peers(rank); }
 

@@ -19,8 +19,10 @@
 #include <string>
 #include <vector>
 
+#include "absl/status/statusor.h"
 #include "diagnosis/gathering.h"
 #include "diagnosis/rank_place.h"
+#include "diagnosis/rank_trace.h"
 #include "diagnosis/verdict.h"
 #include "marks/step_fold.h"
 
@@ -76,6 +78,9 @@ class Engine {
   // Its first note says it if too few steps could be judged.
   Report report() const;
   bool has_few_steps() const;
+
+  // What the detectors have decided of the rank as of the last judged step. NOT_FOUND: the job has no such rank.
+  absl::StatusOr<RankTrace> Why(int rank) const;
 
   // Verdicts that an earlier life of the manager gave: open ones are kept open until the evidence is there to clear or
   // confirm them.

@@ -1242,5 +1242,73 @@ TEST(Engine, IgnoresRanksThatCannotBe) {
   EXPECT_EQ(engine.report().ranks, 0);
 }
 
+// ---- Why
+
+const DetectorTrace& DetectorOf(const RankTrace& trace, std::string_view feature) {
+  const auto found = std::find_if(trace.detectors.begin(), trace.detectors.end(),
+                                  [&](const DetectorTrace& detector) { return detector.feature == feature; });
+  static const DetectorTrace none;
+  EXPECT_NE(found, trace.detectors.end()) << feature;
+  return found == trace.detectors.end() ? none : *found;
+}
+
+TEST(EngineWhy, SaysWhyARankHasAVerdictAndItsPeersNone) {
+  DataParallelJob job(16);
+  job.extra = [](int rank, int step) { return rank == 5 && step >= 100 ? 15.0 : 0.0; };
+  job.Run(0, 160);
+  const RankTrace slow = *job.engine.Why(5);
+  EXPECT_THAT(slow.text, ::testing::StartsWith("rank 5: self time 1"));
+  EXPECT_THAT(slow.text,
+              ::testing::HasSubstr("% above its 15 peers since step 100; verdict: rank 5 (node 0) computes "));
+  const DetectorTrace& own = DetectorOf(slow, "own_time");
+  EXPECT_EQ(own.state, TraceState::kVerdict);
+  EXPECT_EQ(own.since_step, 100);
+  EXPECT_NEAR(own.value_ms - own.reference_ms, 15, 2);
+  EXPECT_NEAR(own.excess, 15.0 / own.reference_ms, 0.03);
+  EXPECT_GE(own.statistic, own.threshold);
+  EXPECT_EQ(own.needs, "");
+  const RankTrace peer = *job.engine.Why(6);
+  EXPECT_THAT(peer.text, ::testing::HasSubstr("; no verdict: "));
+  EXPECT_EQ(DetectorOf(peer, "own_time").state, TraceState::kBelowThreshold);
+  EXPECT_LT(DetectorOf(peer, "own_time").statistic, DetectorOf(peer, "own_time").threshold);
+  EXPECT_EQ(DetectorOf(peer, "dataloader").state, TraceState::kBelowThreshold);
+  EXPECT_EQ(DetectorOf(peer, "transfer").state, TraceState::kBelowThreshold);
+  EXPECT_EQ(DetectorOf(peer, "save_checkpoint").state, TraceState::kNoData);
+  EXPECT_EQ(DetectorOf(peer, "save_checkpoint").needs, "marks of two checkpoint saves");
+}
+
+TEST(EngineWhy, SaysWhichRuleHoldsAYoungRiseOfOneOfTwo) {
+  DataParallelJob job(2);
+  job.extra = [](int rank, int step) { return rank == 1 && step >= 100 ? 20.0 : 0.0; };
+  job.Run(0, 120);
+  EXPECT_TRUE(job.engine.report().verdicts.empty());
+  const RankTrace trace = *job.engine.Why(1);
+  const DetectorTrace& own = DetectorOf(trace, "own_time");
+  EXPECT_EQ(own.state, TraceState::kVetoed) << trace.text;
+  EXPECT_EQ(own.held.veto, Veto::kDuration);
+  EXPECT_THAT(own.needs, ::testing::EndsWith(" s more"));
+  EXPECT_THAT(trace.text, ::testing::ContainsRegex("the rise has lasted [0-9.]+ s of the [0-9.]+ s that a small"));
+}
+
+TEST(EngineWhy, SaysWhatIsMissing) {
+  Engine nothing;
+  EXPECT_EQ(nothing.Why(0).status().message(), "rank 0: no rank has reported anything yet");
+  nothing.SetWorldSize(4);
+  EXPECT_THAT(nothing.Why(3)->text, ::testing::HasSubstr("no step of it could be judged yet"));
+  EXPECT_TRUE(absl::IsNotFound(nothing.Why(4).status()));
+  EXPECT_TRUE(absl::IsNotFound(nothing.Why(-1).status()));
+  EXPECT_TRUE(absl::IsNotFound(nothing.Why(kMaxRanks).status()));
+
+  DataParallelJob job(8);
+  job.Run(0, 1);
+  EXPECT_THAT(job.engine.Why(2)->text, ::testing::HasSubstr("nothing could be compared; no verdict: needs more steps"));
+  job.Run(2, 60);
+  job.engine.RemoveRank(3);
+  job.extra = [](int rank, int) { return rank == 3 ? NAN : 0.0; };
+  job.Run(61, 80);
+  EXPECT_EQ(job.engine.Why(3)->text, "rank 3: no marks since step 60; no verdict");
+  EXPECT_EQ(job.engine.Why(8).status().message(), "rank 8: this job has rank 0-7");
+}
+
 }  // namespace
 }  // namespace taskd::diagnosis

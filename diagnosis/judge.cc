@@ -89,16 +89,16 @@ class Accuser {
   Accuser(const JudgeInput& input, CostMeans& costs)
       : in_(input), costs_(costs), all_(input), bar_(input.period_ns, input.min_cost_share, all_.has_device) {}
 
-  std::vector<Accusation> Run() {
+  Judgement Run() {
     if (all_.raised.own) AccuseByOwnTime();
-    if (all_.raised.forward && accusations_.empty()) AccuseByForward();
+    if (all_.raised.forward) AccuseByForward();
     AccuseByOwnPast();
     if (all_.raised.data) AccuseByDataLoading();
     AccuseWholeJob(in_.own.common_data(), Cause::kDataloader);
     if (all_.raised.checkpoint) AccuseBySaving();
     AccuseWholeJob(in_.own.common_checkpoint(), Cause::kCheckpoint);
     AccuseByTransfers();
-    return std::move(accusations_);
+    return {std::move(accusations_), std::move(decisions_)};
   }
 
  private:
@@ -117,7 +117,7 @@ class Accuser {
   using StreamOf = std::function<const Stream&(int rank)>;
 
   // Nodes first; ranks of unknown node one by one.
-  std::vector<Suspect> FindSuspects(const StreamOf& stream, bool by_host) const {
+  std::vector<Suspect> FindSuspects(Detector detector, const StreamOf& stream, bool by_host) {
     std::vector<Suspect> nodes;
     std::vector<Suspect> ranks;
     for (const auto& [node, members] : in_.layout.nodes()) {
@@ -134,6 +134,7 @@ class Accuser {
           for (int rank : raised) ranks.push_back({Scope::kRank, rank, {rank}});
           break;
         case Blame::kNobodyYet:
+          Hold(detector, raised, {Veto::kAttribution});
           break;
       }
     }
@@ -231,8 +232,14 @@ class Accuser {
     return comes_and_goes && !bar_.IsWorthIt(excess_ns / kGoneShare);
   }
 
+  // Nobody is accused of it.
+  void Hold(Detector detector, std::vector<int> ranks, const Held& held) {
+    decisions_.push_back({detector, std::move(ranks), "", held});
+  }
+
   // `step_ns`: mean of the steps that the cost is the mean of.
-  void Add(Verdict verdict, std::set<int> concerns, bool confirmed, const Cost& cost, double step_ns) {
+  void Add(Detector detector, Verdict verdict, std::set<int> concerns, const Held& held, const Cost& cost,
+           double step_ns) {
     verdict.cost_ms_per_step = cost.ns / 1e6;
     if (cost.ns > 0) {
       verdict.cost_interval_ms = {cost.low_ns / 1e6, cost.high_ns / 1e6};
@@ -243,20 +250,26 @@ class Accuser {
       }
     }
     std::string key = KeyOf(verdict);
-    accusations_.push_back({std::move(key), std::move(verdict), std::move(concerns), confirmed});
+    decisions_.push_back({detector, {concerns.begin(), concerns.end()}, key, held});
+    accusations_.push_back({std::move(key), std::move(verdict), std::move(concerns), !held.holds()});
   }
 
-  // A rise since `onset` of one of so many that can be compared: more than what a busy machine does to them?
-  bool IsBeyondUnrest(int compared, const Stream& stream, double large, double cost_ns) const {
-    if (bar_.IsCrowd(compared)) return stream.intermittent() || stream.StandsOut();
-    if (stream.IsBeyondWeather() && StepsNs(stream.onset()) >= Bar::kGustNs) return true;
-    if (stream.IsUsual()) return false;
-    return IsBeyondUnrest(compared, stream.mean() >= large && stream.z() >= Bar::kLargeZ, stream.onset(), cost_ns);
+  // A rise of one of so many that can be compared: no more than what a busy machine does to them?
+  Held OfUnrest(int compared, const Stream& stream, double large, double cost_ns) const {
+    if (bar_.IsCrowd(compared)) {
+      return stream.intermittent() || stream.StandsOut() ? Held{} : Held{Veto::kSignificance};
+    }
+    if (stream.IsBeyondWeather() && StepsNs(stream.onset()) >= Bar::kGustNs) return {};
+    if (stream.IsUsual()) return {Veto::kSignificance};
+    const Held held = OfUnrest(compared, stream.mean() >= large && stream.z() >= Bar::kLargeZ, stream.onset(), cost_ns);
+    // That much sooner, were it to go on as it is.
+    if (!held.holds() || !stream.IsBeyondWeather()) return held;
+    return {Veto::kDuration, StepsNs(stream.onset()), Bar::kGustNs};
   }
-  bool IsBeyondUnrest(int compared, bool large, int64_t onset, double cost_ns,
-                      double least_share = Bar::kFewCostShare) const {
+  Held OfUnrest(int compared, bool large, int64_t onset, double cost_ns,
+                double least_share = Bar::kFewCostShare) const {
     const double lasted_ns = std::max(in_.time_since(onset), StepsNs(onset));
-    return bar_.IsBeyondUnrest(compared, large, lasted_ns, cost_ns, least_share);
+    return bar_.OfUnrest(compared, large, lasted_ns, cost_ns, least_share);
   }
   // It is slow while it has a CPU, and not as ranks of this job are for a while now and then: that is no gust of others.
   bool IsItsOwn(int rank) const {
@@ -268,25 +281,35 @@ class Accuser {
   // Of steps alone: time that is remembered ends some hundred steps ago.
   double StepsNs(int64_t onset) const { return static_cast<double>(in_.step - onset + 1) * in_.period_ns; }
 
-  bool IsWeather(int rank, const Stream& stream) const {
+  // No more than what hits ranks of this job for a while now and then?
+  Held OfBurst(int rank, const Stream& stream) const {
     // Between the times that it came back there was nothing.
     const int64_t since = stream.intermittent() ? stream.raised_step() : stream.returned();
     const int peers = ClassOf(rank).present;
-    if (stream.intermittent() && in_.own.gusts().Explain(rank, peers, in_.step - kSpikeWindow, stream.spikes()))
-      return true;
-    // In the first steps of restless hosts nobody knows how long their gusts are. (Of a few, a rise has to be large anyway.)
+    if (stream.intermittent() && in_.own.gusts().Explain(rank, peers, in_.step - kSpikeWindow, stream.spikes())) {
+      return {Veto::kNoiseBurst};
+    }
+    const double lasted_ns = StepsNs(since);
+    // Noise bursts have an unknown length during warm-up. Small peer groups need no extra wait: their rises have to be large.
     const bool is_known = all_.has_device || stream.rose_in_quiet() || StepsNs(0) >= Weather::kUnknownNs;
-    if (!is_known && bar_.IsCrowd(peers) && StepsNs(since) < Weather::kGustNs) return true;
-    return in_.own.weather().Explains(rank, peers, StepsNs(since)) ||
-           in_.own.forward_weather().Explains(rank, peers, StepsNs(since));
+    if (!is_known && bar_.IsCrowd(peers) && lasted_ns < Weather::kGustNs) {
+      return {Veto::kWarmUp, lasted_ns, Weather::kGustNs};
+    }
+    const double until_ns = std::max(in_.own.weather().ExplainsUntilNs(rank, peers),
+                                     in_.own.forward_weather().ExplainsUntilNs(rank, peers));
+    return until_ns > 0 && lasted_ns <= until_ns ? Held{Veto::kNoiseBurst, lasted_ns, until_ns} : Held{};
   }
 
-  // Of a rank whose own time may be accused already.
-  bool IsSecondFault(int rank, double cost_ns) const {
-    return std::none_of(accusations_.begin(), accusations_.end(), [&](const Accusation& first) {
+  // The rank's own time may be accused already: a slow process is slow in this, too?
+  Held OfSecondFault(int rank, double cost_ns) const {
+    const bool follows = std::any_of(accusations_.begin(), accusations_.end(), [&](const Accusation& first) {
       return first.concerns.count(rank) > 0 && cost_ns < kSecondFaultShare * first.verdict.cost_ms_per_step * 1e6;
     });
+    return follows ? Held{Veto::kSecondFault} : Held{};
   }
+
+  static Held OfFading(bool fading) { return fading ? Held{Veto::kFading} : Held{}; }
+  Held OfPlan() const { return in_.planned_change ? Held{Veto::kPlannedChange} : Held{}; }
 
   const OwnTime::Class& ClassOf(int rank) const {
     return in_.own.classes()[static_cast<size_t>(in_.layout.rank(rank).peer_class)];
@@ -465,9 +488,14 @@ class Accuser {
 
   void AccuseByOwnTime() {
     const StreamOf own = [this](int rank) -> const Stream& { return in_.own.rank(rank).slow(); };
-    std::vector<Suspect> suspects = FindSuspects(own, true);
+    std::vector<Suspect> suspects = FindSuspects(Detector::kOwnTime, own, true);
     // Without communication marks a forward holds waits: several slow ones may be one culprit and its victims.
-    if (in_.own.mode() == OwnTime::Mode::kForward && suspects.size() > 1) return;
+    if (in_.own.mode() == OwnTime::Mode::kForward && suspects.size() > 1) {
+      for (Suspect& suspect : suspects) {
+        Hold(Detector::kOwnTime, std::move(suspect.ranks), {Veto::kAttribution});
+      }
+      return;
+    }
     if (suspects.empty()) return;
     auto excess = [&](const Suspect& suspect) {
       double most = 0;
@@ -498,7 +526,9 @@ class Accuser {
     std::sort(onsets.begin(), onsets.end());
     const int64_t since_step = onsets[(onsets.size() - 1) / 2];
     const int worst = FindWorst(suspect.ranks, own);
-    if (HasGone(own(worst).intermittent(), own(worst).mean_excess())) return;
+    if (HasGone(own(worst).intermittent(), own(worst).mean_excess())) {
+      return Hold(Detector::kOwnTime, suspect.ranks, {Veto::kFading});
+    }
     const bool fading =
         std::all_of(suspect.ranks.begin(), suspect.ranks.end(), [&](int rank) { return own(rank).IsFading(); });
     Measured::Means costs = own(worst).measured();
@@ -527,26 +557,27 @@ class Accuser {
     verdict.evidence.push_back(OwnEvidence(worst));
     AddCpuWait(worst, verdict);
     const bool is_own = IsItsOwn(worst);
-    const bool is_fault = !fading && (is_own || !IsWeather(worst, own(worst))) && bar_.IsWorthIt(cost.ns);
-    const bool beyond_unrest = is_own || IsBeyondUnrest(ClassOf(worst).present, own(worst), Bar::kLargeRise, cost.ns);
-    Add(std::move(verdict), {suspect.ranks.begin(), suspect.ranks.end()}, is_fault && beyond_unrest, cost,
-        costs.value());
-    accusations_.back().is_young = is_fault && !beyond_unrest && cost.ns >= Bar::kFewCostShare * in_.period_ns;
+    const Held fault = FirstOf({OfFading(fading), is_own ? Held{} : OfBurst(worst, own(worst)), bar_.OfCost(cost.ns)});
+    const Held unrest = is_own ? Held{} : OfUnrest(ClassOf(worst).present, own(worst), Bar::kLargeRise, cost.ns);
+    Add(Detector::kOwnTime, std::move(verdict), {suspect.ranks.begin(), suspect.ranks.end()}, FirstOf({fault, unrest}),
+        cost, costs.value());
+    accusations_.back().is_young = !fault.holds() && unrest.holds() && cost.ns >= Bar::kFewCostShare * in_.period_ns;
   }
 
   // Only one whose forward alone is longer, while steps are: several may be one culprit and its victims.
   void AccuseByForward() {
-    int suspect = -1;
+    std::vector<int> suspects;
     for (int rank = 0; rank < in_.own.size(); ++rank) {
-      if (!IsPresent(rank) || !in_.own.rank(rank).forward->raised()) continue;
-      if (suspect >= 0) return;
-      suspect = rank;
+      if (IsPresent(rank) && in_.own.rank(rank).forward->raised()) suspects.push_back(rank);
     }
-    if (suspect < 0 || in_.own.mode() != OwnTime::Mode::kAll) return;
+    if (suspects.empty() || in_.own.mode() != OwnTime::Mode::kAll) return;
+    if (!accusations_.empty()) return Hold(Detector::kForward, std::move(suspects), {Veto::kSecondFault});
+    if (suspects.size() > 1) return Hold(Detector::kForward, std::move(suspects), {Veto::kAttribution});
+    const int suspect = suspects.front();
     const OwnTime::Rank& rank = in_.own.rank(suspect);
     const Stream& forward = *rank.forward;
     // What comes and goes in a part of the step, and does not show in the whole, is unrest.
-    if (forward.intermittent()) return;
+    if (forward.intermittent()) return Hold(Detector::kForward, {suspect}, {Veto::kNoiseBurst});
     const Measured::Means measured = forward.measured();
     const Periods::Lost lost = in_.lost_since(forward.onset());
     // Backward, about twice as long, is slower, too, if steps are. Where that is not known forward alone is measured.
@@ -557,8 +588,9 @@ class Accuser {
     Evidence evidence = MakeEvidence("forward", measured, forward.z());
     evidence.peers = ClassOf(suspect).present - 1;
     verdict.evidence.push_back(evidence);
-    Add(std::move(verdict), {suspect}, bar_.IsWorthIt(cost.ns) && forward.StandsOut() && !IsWeather(suspect, forward),
-        cost, MeanStepOf(measured));
+    const Held noise = forward.StandsOut() ? Held{} : Held{Veto::kSignificance};
+    Add(Detector::kForward, std::move(verdict), {suspect},
+        FirstOf({OfBurst(suspect, forward), noise, bar_.OfCost(cost.ns)}), cost, MeanStepOf(measured));
   }
 
   // Ranks without peers, and stages that live on one node: against their own past and the other stages'.
@@ -595,14 +627,14 @@ class Accuser {
     Verdict verdict = MakeVerdict(suspect.scope, {suspect.id}, held_up ? Cause::kHost : Cause::kCompute, drift.onset());
     verdict.confidence = 0.9 * ConfidenceOf(drift);
     verdict.evidence.push_back(MakeEvidence("own_time", measured, drift.z()));
-    const bool beyond_unrest = IsBeyondUnrest(static_cast<int>(suspect.ranks.size()), drift, Bar::kLargeRise, cost.ns);
-    Add(std::move(verdict), {suspect.ranks.begin(), suspect.ranks.end()},
-        bar_.IsWorthIt(cost.ns) && beyond_unrest && !in_.planned_change, cost, MeanStepOf(measured));
+    const Held unrest = OfUnrest(static_cast<int>(suspect.ranks.size()), drift, Bar::kLargeRise, cost.ns);
+    Add(Detector::kOwnPast, std::move(verdict), {suspect.ranks.begin(), suspect.ranks.end()},
+        FirstOf({OfPlan(), bar_.OfCost(cost.ns), unrest}), cost, MeanStepOf(measured));
   }
 
   void AccuseByDataLoading() {
     const StreamOf data = [this](int rank) -> const Stream& { return in_.own.rank(rank).data; };
-    const std::vector<Suspect> suspects = FindSuspects(data, false);
+    const std::vector<Suspect> suspects = FindSuspects(Detector::kDataloader, data, false);
     if (suspects.empty()) return;
     // The last step with what each rank loaded in it, and what suspects would have loaded otherwise. Stages of a pipeline
     // wait for one load and many microbatches: that is not replayed.
@@ -616,7 +648,10 @@ class Accuser {
     for (const Suspect& suspect : suspects) {
       const int worst = FindWorst(suspect.ranks, data);
       const Stream& stream = data(worst);
-      if (HasGone(stream.intermittent(), stream.mean_excess())) continue;
+      if (HasGone(stream.intermittent(), stream.mean_excess())) {
+        Hold(Detector::kDataloader, suspect.ranks, {Veto::kFading});
+        continue;
+      }
       const Measured::Means measured = stream.measured();
       Measured::Means costs = measured;
       costs.reference = MeanStepOf(measured) - measured.excess;
@@ -633,9 +668,9 @@ class Accuser {
       const auto peer_class = static_cast<size_t>(in_.layout.rank(worst).peer_class);
       evidence.peers = CountPresent(in_.layout.classes()[peer_class]) - 1;
       verdict.evidence.push_back(evidence);
-      const bool beyond_unrest = IsBeyondUnrest(CountRanks(data), stream, Bar::kLargeShare, cost.ns);
-      Add(std::move(verdict), {suspect.ranks.begin(), suspect.ranks.end()},
-          beyond_unrest && bar_.IsWorthIt(cost.ns) && IsSecondFault(worst, cost.ns), cost, costs.value());
+      const Held unrest = OfUnrest(CountRanks(data), stream, Bar::kLargeShare, cost.ns);
+      Add(Detector::kDataloader, std::move(verdict), {suspect.ranks.begin(), suspect.ranks.end()},
+          FirstOf({OfSecondFault(worst, cost.ns), bar_.OfCost(cost.ns), unrest}), cost, costs.value());
     }
   }
 
@@ -649,10 +684,9 @@ class Accuser {
       Verdict verdict = MakeVerdict(Scope::kRank, {r}, Cause::kCheckpoint, saving.onset());
       verdict.confidence = ConfidenceOf(saving);
       verdict.evidence.push_back(MakeEvidence("save_checkpoint", measured, saving.z()));
-      Add(std::move(verdict), {r},
-          IsBeyondUnrest(savers, false, saving.onset(), cost.ns) && bar_.IsWorthIt(cost.ns) &&
-              IsSecondFault(r, cost.ns),
-          cost, MeanStepWithPauses(measured));
+      const Held unrest = OfUnrest(savers, false, saving.onset(), cost.ns);
+      Add(Detector::kCheckpoint, std::move(verdict), {r},
+          FirstOf({OfSecondFault(r, cost.ns), bar_.OfCost(cost.ns), unrest}), cost, MeanStepWithPauses(measured));
     }
   }
 
@@ -666,14 +700,20 @@ class Accuser {
     Verdict verdict = MakeVerdict(Scope::kJob, {}, cause, stream.onset());
     verdict.confidence = 0.9 * ConfidenceOf(stream);
     verdict.evidence.push_back(MakeEvidence(saving ? "save_checkpoint" : "dataloader", measured, stream.z()));
-    Add(std::move(verdict), {}, bar_.IsWorthIt(cost.ns), cost,
+    Add(saving ? Detector::kCheckpoint : Detector::kDataloader, std::move(verdict), {}, bar_.OfCost(cost.ns), cost,
         saving ? MeanStepWithPauses(measured) : MeanStepOf(measured));
   }
 
   // A planned change changes transfers, too: it opens nothing, but does not end what is open.
   void AccuseByTransfers() {
     for (const TransferFinding& finding : in_.transfers.Findings(in_.layout)) {
-      if (!AreThere(finding) || IsOfStarvedHost(finding) || HasGone(finding.intermittent, finding.excess_ns)) continue;
+      if (!AreThere(finding)) continue;
+      const bool has_gone = HasGone(finding.intermittent, finding.excess_ns);
+      if (const bool second = IsOfStarvedHost(finding); second || has_gone) {
+        const std::set<int> ranks = RanksConcerned(finding);
+        Hold(Detector::kTransfer, {ranks.begin(), ranks.end()}, {second ? Veto::kSecondFault : Veto::kFading});
+        continue;
+      }
       // What the step has become longer by, and no more than the transfers have.
       const int64_t since = finding.from_start ? in_.first_step_of(finding.onset) : finding.onset;
       const Periods::Lost lost = finding.intermittent ? Periods::Lost() : in_.lost_since(since);
@@ -685,12 +725,13 @@ class Accuser {
       Evidence evidence = MakeEvidence("transfer", finding.measured, finding.z, finding.count);
       evidence.peers = finding.peers;
       verdict.evidence.push_back(evidence);
-      const bool beyond_unrest =
-          all_.has_device || IsBeyondUnrest(finding.lines, cost.ns >= Bar::kLargeShare * in_.period_ns, finding.onset,
-                                            cost.ns, Bar::kFewTransferCostShare);
+      const bool large = cost.ns >= Bar::kLargeShare * in_.period_ns;
+      const Held unrest =
+          all_.has_device ? Held{} : OfUnrest(finding.lines, large, finding.onset, cost.ns, Bar::kFewTransferCostShare);
       // What is left of many slower lines while they recover one by one looks like a few.
-      const bool confirmed = beyond_unrest && bar_.IsWorthIt(cost.ns) && !finding.fading && !in_.planned_change;
-      Add(std::move(verdict), RanksConcerned(finding), confirmed, cost, MeanStepOf(finding.measured));
+      Add(Detector::kTransfer, std::move(verdict), RanksConcerned(finding),
+          FirstOf({OfPlan(), OfFading(finding.fading), bar_.OfCost(cost.ns), unrest}), cost,
+          MeanStepOf(finding.measured));
     }
   }
 
@@ -734,14 +775,15 @@ class Accuser {
   const Bar bar_;
   std::optional<CostModel> model_;
   std::vector<Accusation> accusations_;
+  std::vector<Decision> decisions_;
 };
 
 }  // namespace
 
-std::vector<Accusation> Accuse(const JudgeInput& input, CostMeans& costs) {
-  std::vector<Accusation> accusations = Accuser(input, costs).Run();
+Judgement Accuse(const JudgeInput& input, CostMeans& costs) {
+  Judgement judgement = Accuser(input, costs).Run();
   costs.Forget(input.step);
-  return accusations;
+  return judgement;
 }
 
 }  // namespace taskd::diagnosis

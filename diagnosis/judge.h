@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <functional>
 #include <optional>
+#include <string>
 #include <vector>
 
 #include "diagnosis/book.h"
@@ -12,8 +13,12 @@
 #include "diagnosis/own_time.h"
 #include "diagnosis/periods.h"
 #include "diagnosis/transfers.h"
+#include "diagnosis/veto.h"
 
 namespace taskd::diagnosis {
+
+// What looks at a rank: one feature against one reference each.
+enum class Detector : uint8_t { kOwnTime, kOwnPast, kForward, kDataloader, kCheckpoint, kTransfer };
 
 struct JudgeInput {
   const Layout& layout;
@@ -36,8 +41,20 @@ struct JudgeInput {
   std::function<double(int64_t first, int64_t last)> mean_step;
 };
 
-// All present accusations; those with `confirmed` false are too cheap or too young to be reported.
-// `costs` is carried over from step to step.
-std::vector<Accusation> Accuse(const JudgeInput& input, CostMeans& costs);
+// What was decided of a deviation of these ranks that chance does not explain.
+struct Decision {
+  Detector detector = Detector::kOwnTime;
+  std::vector<int> ranks;  // in ascending order
+  std::string key;         // of its accusation (KeyOf); empty: nobody was accused
+  Held held;               // by the first rule that holds
+};
+
+struct Judgement {
+  std::vector<Accusation> accusations;  // those with `confirmed` false are held by a rule
+  std::vector<Decision> decisions;      // of all that is raised
+};
+
+// As of the present step. `costs` is carried over from step to step.
+Judgement Accuse(const JudgeInput& input, CostMeans& costs);
 
 }  // namespace taskd::diagnosis

@@ -56,24 +56,27 @@ class JudgeTest : public ::testing::Test {
   }
 
   std::vector<Accusation> Judge() {
-    return Accuse({.layout = layout_,
-                   .own = own_,
-                   .transfers = transfers_,
-                   .microbatches = {},
-                   .step = kNow,
-                   .period_ns = 150 * kMs,
-                   .min_cost_share = 0.01,
-                   .planned_change = false,
-                   .first_step_of = [](int64_t) { return 40; },
-                   .is_present = [this](int rank) { return rank != gone_; },
-                   .lost_since =
-                       [this](int64_t onset) {
-                         if (onset <= slow_since_) return Periods::Lost();
-                         return Periods::Lost{slow_since_ > 0 ? 0 : lost_ms_ * kMs, error_ms_ * kMs};
-                       },
-                   .time_since = [](int64_t onset) { return static_cast<double>(kNow - onset + 1) * 150 * kMs; },
-                   .mean_step = [this](int64_t, int64_t) { return step_ms_ * kMs; }},
-                  costs_);
+    Judgement judgement =
+        Accuse({.layout = layout_,
+                .own = own_,
+                .transfers = transfers_,
+                .microbatches = {},
+                .step = kNow,
+                .period_ns = 150 * kMs,
+                .min_cost_share = 0.01,
+                .planned_change = false,
+                .first_step_of = [](int64_t) { return 40; },
+                .is_present = [this](int rank) { return rank != gone_; },
+                .lost_since =
+                    [this](int64_t onset) {
+                      if (onset <= slow_since_) return Periods::Lost();
+                      return Periods::Lost{slow_since_ > 0 ? 0 : lost_ms_ * kMs, error_ms_ * kMs};
+                    },
+                .time_since = [](int64_t onset) { return static_cast<double>(kNow - onset + 1) * 150 * kMs; },
+                .mean_step = [this](int64_t, int64_t) { return step_ms_ * kMs; }},
+               costs_);
+    decisions_ = std::move(judgement.decisions);
+    return std::move(judgement.accusations);
   }
 
   // Eight tensor-parallel operations of 1 ms, those of node 2 of `ms`.
@@ -117,6 +120,7 @@ class JudgeTest : public ::testing::Test {
   int64_t slow_since_ = 0;  // that, and no steps are known before it; 0: they have lost lost_ms_ lately
   double error_ms_ = 0;
   CostMeans costs_;
+  std::vector<Decision> decisions_;  // of the last Judge()
 };
 
 TEST_F(JudgeTest, AccusesNobodyWhereNothingIsRaised) { EXPECT_TRUE(Judge().empty()); }
@@ -260,6 +264,48 @@ TEST_F(JudgeTest, ConfirmsOnlyWhatIsWorthIt) {
   Slow(5, 0.2, 20);
   own_.rank(5).own.Observe(kNow, 0, {0}, kLimits);
   EXPECT_FALSE(Judge()[0].confirmed);
+}
+
+TEST_F(JudgeTest, SaysWhichRuleHoldsWhatIsNoVerdict) {
+  const auto decided = [&]() -> Held {
+    costs_ = {};
+    Judge();
+    EXPECT_EQ(decisions_.size(), 1u);
+    if (decisions_.size() != 1) return {};
+    EXPECT_EQ(decisions_[0].detector, Detector::kOwnTime);
+    EXPECT_EQ(decisions_[0].ranks, std::vector<int>{5});
+    return decisions_[0].held;
+  };
+  Slow(5, 0.2, 20);
+  EXPECT_FALSE(decided().holds());
+  EXPECT_EQ(decisions_[0].key, "own:rank:5");
+  Slow(5, 0.2, 1.4);
+  EXPECT_EQ(decided().veto, Veto::kCost);
+  EXPECT_NEAR(decided().has, 1.4 * kMs, 1) << "ns of each step";
+  EXPECT_NEAR(decided().needs, 1.5 * kMs, 1) << "1 % of 150 ms";
+  Slow(5, 0.2, 20);
+  own_.rank(5).own.Observe(kNow, 0, {0}, kLimits);
+  EXPECT_EQ(decided().veto, Veto::kFading);
+}
+
+TEST_F(JudgeTest, OfAFewSaysHowLongARiseHasToLast) {
+  Begin(2);
+  Slow(1, 0.2, 20);
+  Judge();
+  ASSERT_EQ(decisions_.size(), 1u);
+  EXPECT_EQ(decisions_[0].held.veto, Veto::kDuration);
+  EXPECT_DOUBLE_EQ(decisions_[0].held.has, 11 * 150 * kMs) << "steps 90 to 100";
+  EXPECT_DOUBLE_EQ(decisions_[0].held.needs, Bar::kStretchNs);
+}
+
+TEST_F(JudgeTest, WaitsForTheOtherRanksOfANode) {
+  own_.rank(4).own = Rise(0.2, 20, 98);
+  own_.rank(5).own = Rise(0.2, 20, 99);
+  EXPECT_TRUE(Judge().empty());
+  ASSERT_EQ(decisions_.size(), 1u);
+  EXPECT_EQ(decisions_[0].ranks, std::vector<int>{4});
+  EXPECT_EQ(decisions_[0].held.veto, Veto::kAttribution);
+  EXPECT_EQ(decisions_[0].key, "");
 }
 
 TEST_F(JudgeTest, CostsEachOfTwoEquallySlowOnesAsIfItWereAlone) {

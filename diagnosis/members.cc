@@ -35,6 +35,15 @@ int Members::At(int index) const {
   return runs_[run].first + index * runs_[run].stride;
 }
 
+bool Members::Contains(int rank) const {
+  return std::any_of(runs_.begin(), runs_.end(), [rank](const MemberRun& run) {
+    const int from_first = rank - run.first;
+    if (from_first == 0) return run.count > 0;
+    return run.stride != 0 && from_first % run.stride == 0 && from_first / run.stride > 0 &&
+           from_first / run.stride < run.count;
+  });
+}
+
 bool Members::AreNeighbours() const {
   int next = -1;
   for (const MemberRun& run : runs_) {

@@ -25,6 +25,7 @@ class Members {
   int size() const { return size_; }
   // The global rank of a member; -1: there is no such member.
   int At(int index) const;
+  bool Contains(int rank) const;
   // Each one's global rank is the one before it and 1.
   bool AreNeighbours() const;
   std::vector<int> Expand() const { return ExpandMembers(runs_, static_cast<size_t>(size_)); }

@@ -1,5 +1,6 @@
 #include "diagnosis/members.h"
 
+#include <algorithm>
 #include <vector>
 
 #include "gmock/gmock.h"
@@ -25,6 +26,9 @@ TEST(Members, AreThoseOfTheListThatTheyWereMadeOf) {
     members.ForEach([&](int rank) { visited.push_back(rank); });
     EXPECT_EQ(visited, ranks);
     for (size_t i = 0; i < ranks.size(); ++i) EXPECT_EQ(members.At(static_cast<int>(i)), ranks[i]);
+    for (int rank = -1; rank < 25; ++rank) {
+      EXPECT_EQ(members.Contains(rank), std::count(ranks.begin(), ranks.end(), rank) > 0) << rank;
+    }
     EXPECT_EQ(members.At(-1), -1);
     EXPECT_EQ(members.At(members.size()), -1);
   }

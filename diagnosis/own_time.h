@@ -173,6 +173,8 @@ class OwnTime {
   const Stream& common_checkpoint() const { return common_checkpoint_; }
   // Steps from one saving to the next.
   double checkpoint_interval() const { return static_cast<double>(checkpoint_interval_); }
+  // Of the last step: of all sums but those of saving.
+  const Thresholds& thresholds() const { return thresholds_; }
   // Of own times.
   const Weather& weather() const { return weather_; }
   const Weather& forward_weather() const { return forward_weather_; }  // the same of the forward ranges alone

@@ -223,9 +223,27 @@ double Stream::SmallestRise(const Limits& limits, int steps) const {
   return smallest;
 }
 
+void Stream::RaisedBy(double statistic, double threshold) {
+  Rise& rise = rise_.Begin();
+  rise.statistic = static_cast<float>(statistic);
+  rise.threshold = static_cast<float>(threshold);
+}
+
+Stream::Trace Stream::trace(const Thresholds& h) const {
+  if (raised()) return {rise_->statistic, rise_->threshold, rise_->onset, 0, measured()};
+  const Sum& lead = (*sums_)[lead_];
+  if (risen_ == 0) return {.threshold = h[0], .measured = WindowMeans(-1)};
+  return {lead.value, lead.value / risen_, lead.first_step, lead.count, LeadMeans(-1)};
+}
+
 Stream::State Stream::RaiseBySum(int64_t step, const Limits& limits) {
   if (jumps_ >= limits.jumps) lead_ = 0;
   const Sum& lead = (*sums_)[lead_];
+  if (risen_ > 1) {
+    RaisedBy(lead.value, limits.h[lead_]);
+  } else {
+    RaisedBy(jumps_, limits.jumps);
+  }
   mean_ = lead.mean;
   Rise& rise = rise_.Begin();
   const bool again = rise.cleared >= 0 && step - rise.cleared < kSameDeviation && mean_ < 2 * rise.last_mean &&
@@ -259,6 +277,7 @@ Stream::State Stream::RaiseByRecurrence(int64_t step, const Bits& spikes) {
   const auto [age, recurring] = FindFirst(spikes);
   Rise& rise = rise_.Begin();
   rise.onset = rise.returned = step - age;
+  RaisedBy(recurring, kMinSpikes);
   // Most steps since the first one: it lasts, only not evenly enough for the sum.
   if (recurring >= kLastingShare * (age + 1)) {
     rise.measured.Begin(LeadMeans(step));

@@ -126,6 +126,16 @@ class Stream {
   bool rose_in_quiet() const { return rise_->rose_in_quiet; }
   double base() const { return base_; }  // the own past: mean of what was observed while nothing rose
   int observations() const { return seen_; }
+  // What the rise is decided by. Of a quiet stream: the largest sum against its threshold, and means since it was 0, or of
+  // the last steps where it is. Of a raised one: what raised it, a sum, large rises in a row, or events.
+  struct Trace {
+    double statistic = 0, threshold = 0;
+    int64_t since_step = -1;  // -1: nothing rises
+    int steps = 0;            // that the sum is of; 0 of a raised one
+    Measured::Means measured;
+  };
+  // `h`: the thresholds of its sums.
+  Trace trace(const Thresholds& h) const;
   // The smallest rise that a sum would have told with 99 % within `steps` observations, the last ones; infinite if there is
   // none.
   double SmallestRise(const Limits& limits, int steps) const;
@@ -170,12 +180,13 @@ class Stream {
     double spread = 0;  // mean distance from the mean while raised
     double down = 0;
     double down_h = 1;
-    int64_t cleared = -1;  // the last time
-    double last_mean = 0;  // of what was cleared then
-    int count = 0;         // steps that mean_ is of
-    int returns = 0;       // how often it came back soon after it was cleared
-    int quiet = 0;         // steps without a spike, while intermittent
-    uint8_t scale = 0;     // of the sum that raised it
+    int64_t cleared = -1;                // the last time
+    double last_mean = 0;                // of what was cleared then
+    int count = 0;                       // steps that mean_ is of
+    int returns = 0;                     // how often it came back soon after it was cleared
+    int quiet = 0;                       // steps without a spike, while intermittent
+    uint8_t scale = 0;                   // of the sum that raised it
+    float statistic = 0, threshold = 0;  // that raised it
     bool stands_out = false;
     bool usual = false;
     bool clear = false;
@@ -211,6 +222,7 @@ class Stream {
   State RaiseBySum(int64_t step, const Limits& limits);
   Measured::Means LeadMeans(int64_t step) const;    // since the leading sum was empty
   Measured::Means WindowMeans(int64_t step) const;  // as if the exponential means were plain ones
+  void RaisedBy(double statistic, double threshold);
   void BeginRaised(int64_t step, const Limits& limits);
   void Weigh(const Limits& limits);
   void BeginQuiet(int64_t step);

@@ -280,6 +280,24 @@ std::vector<Transfers::Fineness> Transfers::FinenessOf(const Layout& layout, int
   return result;
 }
 
+std::optional<Transfers::Nearest> Transfers::NearestOf(const Layout& layout, int rank) const {
+  std::optional<Nearest> nearest;
+  const auto ratio = [](const Nearest& one) {
+    return (one.raised ? 1e9 : 0) + one.trace.statistic / one.trace.threshold;
+  };
+  for (const Channel& channel : channels_) {
+    const bool takes_part =
+        channel.a >= 0 ? channel.a == rank || channel.b == rank : layout.group(channel.group).members.Contains(rank);
+    if (!takes_part) continue;
+    for (const Stream* stream : {&channel.past, &channel.siblings}) {
+      if (stream->observations() == 0) continue;
+      const Nearest one = {stream->trace(thresholds_), stream->raised(), stream == &channel.siblings};
+      if (!nearest || ratio(one) > ratio(*nearest)) nearest = one;
+    }
+  }
+  return nearest;
+}
+
 void Transfers::Forget() { *this = Transfers(); }
 
 std::vector<TransferFinding> Transfers::Findings(const Layout& layout) const {

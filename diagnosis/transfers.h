@@ -62,6 +62,14 @@ class Transfers {
     int steps = 0;
   };
   std::vector<Fineness> FinenessOf(const Layout& layout, int most_steps) const;
+  // Of the channels that the rank takes part in, the one that is nearest to a verdict: what it decided last. None: there is
+  // none, or none was compared.
+  struct Nearest {
+    Stream::Trace trace;
+    bool raised = false;
+    bool by_siblings = false;  // not by the own past
+  };
+  std::optional<Nearest> NearestOf(const Layout& layout, int rank) const;
   // Present accusations, the heaviest first; empty while the evidence may still point elsewhere.
   std::vector<TransferFinding> Findings(const Layout& layout) const;
 

@@ -35,12 +35,13 @@ void Weather::Drop() {
   rises_.pop_front();
 }
 
-bool Weather::Explains(int rank, int peers, double lasted_ns) const {
+double Weather::ExplainsUntilNs(int rank, int peers) const {
   const auto own = by_rank_.find(rank);
   const size_t of_rank = own == by_rank_.end() ? 0 : own->second;
-  return IsChance(rises_.size(), of_rank, peers) && std::any_of(rises_.begin(), rises_.end(), [&](const Rise& rise) {
-           return lasted_ns <= std::max(kShortNs, 2 * static_cast<double>(rise.steps) * rise.step_ns);
-         });
+  if (rises_.empty() || !IsChance(rises_.size(), of_rank, peers)) return 0;
+  double until_ns = kShortNs;
+  for (const Rise& rise : rises_) until_ns = std::max(until_ns, 2 * static_cast<double>(rise.steps) * rise.step_ns);
+  return until_ns;
 }
 
 double Weather::mean_steps() const {

@@ -22,9 +22,13 @@ class Weather {
   void Add(int rank, int64_t onset, int64_t end, double step_ns, double excess_ns);
   void Forget(int64_t step);
 
-  // Rises have come and gone, one of at least half of this length or it is a short one, and the rank, one of so many `peers`,
-  // had them no more often than chance would choose it.
-  bool Explains(int rank, int peers, double lasted_ns) const;
+  // How long a rise of the rank, one of so many `peers`, may last and still be weather: twice as long as the longest that has
+  // come and gone, and kShortNs at least. 0: there were none, or the rank had them more often than chance would choose it.
+  double ExplainsUntilNs(int rank, int peers) const;
+  bool Explains(int rank, int peers, double lasted_ns) const {
+    const double until_ns = ExplainsUntilNs(rank, peers);
+    return until_ns > 0 && lasted_ns <= until_ns;
+  }
 
   size_t rises() const { return rises_.size(); }
   size_t ranks() const { return by_rank_.size(); }

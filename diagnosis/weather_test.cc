@@ -11,6 +11,7 @@ TEST(Weather, ExplainsWhatMayGoAsItCame) {
   weather.Add(0, 100, 104, 1e9, 1e6);
   EXPECT_TRUE(weather.Explains(1, 8, 4e9));
   EXPECT_TRUE(weather.Explains(1, 8, 8e9));
+  EXPECT_DOUBLE_EQ(weather.ExplainsUntilNs(1, 8), 8e9);
   EXPECT_FALSE(weather.Explains(1, 8, 8.1e9)) << "twice as long as any";
   EXPECT_TRUE(weather.Explains(0, 8, 5e9)) << "its own went, too";
   Weather short_ones;

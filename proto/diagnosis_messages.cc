@@ -69,6 +69,45 @@ Resolution ReadResolution(const v1::Resolution& message) {
 
 }  // namespace
 
+void FillTrace(const diagnosis::RankTrace& trace, v1::RankTrace* message) {
+  message->set_rank(trace.rank);
+  message->set_text(trace.text);
+  for (const diagnosis::DetectorTrace& detector : trace.detectors) {
+    v1::DetectorTrace* row = message->add_detectors();
+    row->set_feature(detector.feature);
+    row->set_state(static_cast<v1::DetectorTrace::State>(detector.state));
+    row->set_value_ms(detector.value_ms);
+    row->set_reference_ms(detector.reference_ms);
+    row->set_excess(detector.excess);
+    row->set_statistic(detector.statistic);
+    row->set_threshold(detector.threshold);
+    if (detector.since_step >= 0) row->set_since_step(detector.since_step);
+    row->set_veto(Name(detector.held.veto));
+    row->set_needs(detector.needs);
+  }
+}
+
+absl::StatusOr<diagnosis::RankTrace> ReadTrace(const v1::RankTrace& message) {
+  diagnosis::RankTrace trace;
+  trace.rank = message.rank();
+  trace.text = message.text();
+  for (const v1::DetectorTrace& row : message.detectors()) {
+    diagnosis::DetectorTrace& detector = trace.detectors.emplace_back();
+    detector.feature = row.feature();
+    // A state of a later version: nothing that is known here.
+    if (v1::DetectorTrace::State_IsValid(row.state())) detector.state = static_cast<diagnosis::TraceState>(row.state());
+    detector.value_ms = row.value_ms();
+    detector.reference_ms = row.reference_ms();
+    detector.excess = row.excess();
+    detector.statistic = row.statistic();
+    detector.threshold = row.threshold();
+    detector.since_step = row.has_since_step() ? row.since_step() : -1;
+    if (!ReadName(row.veto(), diagnosis::Veto::kAttribution, &detector.held.veto)) return Unknown("veto", row.veto());
+    detector.needs = row.needs();
+  }
+  return trace;
+}
+
 void FillVerdict(const Verdict& verdict, v1::Verdict* message) {
   message->set_id(verdict.id);
   message->set_scope(Name(verdict.scope));

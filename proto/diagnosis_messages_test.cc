@@ -105,5 +105,28 @@ TEST(DiagnosisMessagesTest, WhatIsNotKnownIsAnError) {
   EXPECT_TRUE(absl::IsInvalidArgument(ReadReport(report).status()));
 }
 
+TEST(DiagnosisMessagesTest, TracesComeBackAsTheyWere) {
+  diagnosis::RankTrace trace{.rank = 7, .text = "why", .detectors = {}};
+  trace.detectors.push_back({.feature = "own_time",
+                             .state = diagnosis::TraceState::kVetoed,
+                             .value_ms = 112,
+                             .reference_ms = 100,
+                             .excess = 0.12,
+                             .statistic = 5.5,
+                             .threshold = 11,
+                             .since_step = 300,
+                             .peers = 0,
+                             .held = {diagnosis::Veto::kNoiseBurst},
+                             .needs = "6 s more"});
+  trace.detectors.push_back({.feature = "transfer", .needs = "marks"});
+  v1::RankTrace message;
+  FillTrace(trace, &message);
+  const auto read = ReadTrace(message);
+  ASSERT_TRUE(read.ok()) << read.status();
+  EXPECT_EQ(RenderTraceJson(*read), RenderTraceJson(trace));
+  message.mutable_detectors(0)->set_veto("whim");
+  EXPECT_EQ(ReadTrace(message).status().message(), "veto 'whim' is not known");
+}
+
 }  // namespace
 }  // namespace taskd::proto

@@ -51,7 +51,8 @@ struct Found {
 
 class Diagnosis {
  public:
-  Diagnosis(Found found, int threads) : found_(std::move(found)), threads_(std::max(1, threads)) {}
+  Diagnosis(Found found, int threads, const EngineSeen& on_engine)
+      : found_(std::move(found)), threads_(std::max(1, threads)), on_engine_(on_engine) {}
 
   absl::StatusOr<SourcesDiagnosis> Run(const ReadProgress& progress, const StepSeen& on_step) {
     ReadAll(progress);
@@ -215,6 +216,7 @@ class Diagnosis {
         part.ranks[i].clock_offset_ns = nodes[i] < 0 ? 0 : engine.ClockOffsetNs(nodes[i]);
       }
       AddPeers(engine.report(), engine, part.ranks);
+      if (on_engine_) on_engine_(engine);
     };
     absl::StatusOr<diagnosis::Report> report = DiagnoseFiles(marks, threads_, progress, at_end, count);
     if (!report.ok()) return report.status();
@@ -239,7 +241,7 @@ class Diagnosis {
       if (is_of(file.format) && file.rank >= 0 && is_new) part.formats.push_back(file.format);
     }
     const bool is_first = diagnosis.steps_format == SourceFormat::kUnknown;
-    part.report = profiled.Judge(is_first ? on_step : nullptr);
+    part.report = profiled.Judge(is_first ? on_step : nullptr, on_engine_);
     part.ranks = profiled.TakeRanks();
     if (is_of == IsInspector) {
       for (const std::string& note : inspector_notes_) Note(note, part.report);
@@ -325,6 +327,7 @@ class Diagnosis {
 
   const Found found_;
   const int threads_;
+  const EngineSeen& on_engine_;
   std::vector<SourceContent> read_;  // as Found::files
   HangTables hang_tables_;
   int world_size_ = 0;                   // 0: no file says
@@ -375,11 +378,12 @@ absl::Status WhyUnknown(const std::vector<std::string>& paths, const absl::Statu
 }  // namespace
 
 absl::StatusOr<SourcesDiagnosis> DiagnoseSources(const std::vector<std::string>& paths, int threads,
-                                                 const ReadProgress& progress, const StepSeen& on_step) {
+                                                 const ReadProgress& progress, const StepSeen& on_step,
+                                                 const EngineSeen& on_engine) {
   absl::StatusOr<Found> found = Find(paths);
   if (!found.ok()) return found.status();
   const std::string task = found->marks ? found->marks->task : "";
-  absl::StatusOr<SourcesDiagnosis> diagnosis = Diagnosis(*std::move(found), threads).Run(progress, on_step);
+  absl::StatusOr<SourcesDiagnosis> diagnosis = Diagnosis(*std::move(found), threads, on_engine).Run(progress, on_step);
   if (absl::IsInvalidArgument(diagnosis.status()) && (paths.size() == 1 || !task.empty())) {
     return WhyUnknown(paths, diagnosis.status());
   }

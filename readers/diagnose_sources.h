@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <optional>
 #include <string>
 #include <vector>
@@ -42,11 +43,15 @@ struct SourcesDiagnosis {
   std::vector<diagnosis::Verdict> verdicts;  // that these steps prove
 };
 
+// Called with each engine that has judged steps, after its last one: that of marks, of profilers, of NCCL Inspector.
+using EngineSeen = std::function<void(const diagnosis::Engine& engine)>;
+
 // `paths`, at least one: files, folders and patterns. Folders of mark files and other files are of one job, and are judged
 // each by itself: what they prove is put together. Files are read side by side on `threads`.
 // INVALID_ARGUMENT: something that was named is not there, or nothing in it is of a known format. FAILED_PRECONDITION:
 // what is there says nothing.
 absl::StatusOr<SourcesDiagnosis> DiagnoseSources(const std::vector<std::string>& paths, int threads,
-                                                 const ReadProgress& progress, const StepSeen& on_step = nullptr);
+                                                 const ReadProgress& progress, const StepSeen& on_step = nullptr,
+                                                 const EngineSeen& on_engine = nullptr);
 
 }  // namespace taskd::readers

@@ -156,7 +156,8 @@ void ProfiledRanks::AddSourceRank(int rank, const Rank& gathered, int64_t clock_
   source_ranks_.push_back(std::move(source));
 }
 
-diagnosis::Report ProfiledRanks::Judge(const StepSeen& on_step) {
+diagnosis::Report ProfiledRanks::Judge(const StepSeen& on_step,
+                                       const std::function<void(const diagnosis::Engine&)>& on_engine) {
   std::vector<std::unique_ptr<FoldedStream>> owned;
   std::vector<FoldStream*> streams;
   KernelEvidence kernels;
@@ -174,6 +175,7 @@ diagnosis::Report ProfiledRanks::Judge(const StepSeen& on_step) {
         return true;
       },
       nullptr);
+  if (on_engine) on_engine(merge.engine());
   diagnosis::Report report = merge.engine().report();
   for (diagnosis::Verdict& verdict : report.verdicts) {
     if (verdict.since_ns < kFirstTimeNs) verdict.since_ns = 0;

@@ -29,8 +29,8 @@ class ProfiledRanks {
   bool empty() const { return ranks_.empty(); }
   std::vector<SourceRank> TakeRanks() { return std::move(source_ranks_); }  // ascending; after Judge
 
-  // Takes the folds; once.
-  diagnosis::Report Judge(const StepSeen& on_step);
+  // Takes the folds; once. `on_engine` is called after the last step.
+  diagnosis::Report Judge(const StepSeen& on_step, const std::function<void(const diagnosis::Engine&)>& on_engine);
 
  private:
   struct Rank {

@@ -23,8 +23,10 @@
 #include "agent/commands/ended_job.h"
 #include "agent/commands/folder_diagnosis.h"
 #include "agent/commands/job_flags.h"
+#include "common/printable.h"
 #include "common/utf8.h"
 #include "diagnosis/rank_place.h"
+#include "diagnosis/rank_trace.h"
 #include "diagnosis/render.h"
 #include "proto/channel.h"
 #include "proto/diagnosis_messages.h"
@@ -40,6 +42,7 @@ struct DiagnoseOptions {
   bool json = false;   // one object a line
   bool watch = false;  // of a manager: each new report, until SIGINT or SIGTERM ends the process
   double wait_s = 0;   // of a manager: for an answer, at most kMaxWaitS
+  int why = -1;        // only what was decided of this rank; -1: the report
   proto::Security security;
 };
 
@@ -56,6 +59,45 @@ absl::Status FromFiles(const DiagnoseOptions& options) {
   if (!diagnosed.ok()) return diagnosed.status();
   const std::string& job = diagnosed->name;
   return Print(options.json ? readers::RenderJson(*diagnosed, job) + "\n" : readers::RenderText(*diagnosed, job));
+}
+
+absl::Status PrintTrace(const DiagnoseOptions& options, const absl::StatusOr<diagnosis::RankTrace>& trace) {
+  if (!trace.ok()) return absl::InvalidArgumentError(absl::StrCat("--why: ", trace.status().message()));
+  return Print(options.json ? RenderTraceJson(*trace) + "\n" : RenderTraceText(*trace));
+}
+
+// Of the steps of marks, else of the first ones that know the rank.
+absl::Status WhyFromFiles(const DiagnoseOptions& options) {
+  std::optional<absl::StatusOr<diagnosis::RankTrace>> trace;
+  const auto ask = [&](const diagnosis::Engine& engine) {
+    if (!trace || !trace->ok()) trace = engine.Why(options.why);
+  };
+  const absl::StatusOr<readers::SourcesDiagnosis> diagnosed = DiagnoseFolder(options.source, nullptr, ask);
+  if (!diagnosed.ok()) return diagnosed.status();
+  if (!trace) return absl::InvalidArgumentError(LacksEverywhere(*diagnosed, "no step"));
+  return PrintTrace(options, *trace);
+}
+
+absl::Status WhyFromManager(const DiagnoseOptions& options) {
+  absl::StatusOr<ControlClient> client =
+      ControlClient::Make(options.source.manager, options.source.job, options.security);
+  if (!client.ok()) return client.status();
+  v1::WhyRequest request;
+  request.set_job(ValidUtf8(options.source.job));
+  request.set_rank(options.why);
+  v1::RankTrace message;
+  grpc::ClientContext context;
+  client->SetTimeout(context, kTimeout);
+  const grpc::Status called = v1::Diagnosis::NewStub(client->channel())->Why(&context, request, &message);
+  if (called.error_code() == grpc::StatusCode::OUT_OF_RANGE) {
+    return PrintTrace(options, absl::NotFoundError(Printable(called.error_message())));
+  }
+  if (!called.ok()) return absl::UnavailableError(client->Describe(called));
+  const absl::StatusOr<diagnosis::RankTrace> trace = proto::ReadTrace(message);
+  if (!trace.ok()) {
+    return absl::UnavailableError(absl::StrCat("manager ", client->manager(), ": ", trace.status().message()));
+  }
+  return PrintTrace(options, trace);
 }
 
 // "0, 2, 5-9 and 3 more"
@@ -239,6 +281,15 @@ absl::StatusOr<bool> RunDiagnose(const DiagnoseOptions& options) {
     return absl::InvalidArgumentError(
         absl::StrCat(options.watch ? "--watch" : "--wait", ": needs a manager, files do not change"));
   }
+  if (options.why >= 0) {
+    if (options.watch || options.wait_s > 0) {
+      return absl::InvalidArgumentError(
+          absl::StrCat("--why and ", options.watch ? "--watch" : "--wait", ": only one of them"));
+    }
+    absl::Status done = options.source.from.empty() ? WhyFromManager(options) : WhyFromFiles(options);
+    if (!done.ok()) return done;
+    return true;
+  }
   if (options.wait_s > 0) return WaitForAnswer(options);
   absl::Status done = options.source.from.empty() ? FromManager(options) : FromFiles(options);
   if (!done.ok()) return done;
@@ -253,6 +304,10 @@ class DiagnoseCommand : public Command {
     flags.Add("--watch", options_.watch,
               "go on until interrupted: on a terminal each new report, else each that changes the answer");
     flags.Add("--wait", options_.wait_s, "seconds to wait for an answer; without one in that time the exit code is 1");
+    flags
+        .Add("--why", options_.why,
+             "a rank: what each detector measured of it, what it decided, and what is missing for a verdict")
+        .Range(0, diagnosis::kMaxRanks - 1);
     AddTlsFlags(flags, options_.security);
   }
 

@@ -9,11 +9,12 @@
 
 namespace taskd::commands {
 
-absl::StatusOr<readers::SourcesDiagnosis> DiagnoseFolder(const JobSource& source, const readers::StepSeen& on_step) {
+absl::StatusOr<readers::SourcesDiagnosis> DiagnoseFolder(const JobSource& source, const readers::StepSeen& on_step,
+                                                         const readers::EngineSeen& on_engine) {
   Progress progress;
   absl::StatusOr<readers::SourcesDiagnosis> read = readers::DiagnoseSources(
-      source.from, ReadingThreads(), [&](uint64_t done, uint64_t all) { progress.Show("reading", done, all); },
-      on_step);
+      source.from, ReadingThreads(), [&](uint64_t done, uint64_t all) { progress.Show("reading", done, all); }, on_step,
+      on_engine);
   progress.Clear();
   if (!read.ok()) return absl::Status(read.status().code(), absl::StrCat("--from: ", read.status().message()));
   if (!source.job.empty()) read->name = source.job;

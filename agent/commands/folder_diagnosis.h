@@ -12,7 +12,8 @@ namespace taskd::commands {
 
 // Shows progress on a terminal. The name is the job's, where that is given. Errors: as DiagnoseSources has them.
 absl::StatusOr<readers::SourcesDiagnosis> DiagnoseFolder(const JobSource& source,
-                                                         const readers::StepSeen& on_step = nullptr);
+                                                         const readers::StepSeen& on_step = nullptr,
+                                                         const readers::EngineSeen& on_engine = nullptr);
 
 // That what is there does not have it, "no step" or "no time line": which formats those are, and what they are good for.
 std::string LacksEverywhere(const readers::SourcesDiagnosis& diagnosed, std::string_view what);

@@ -71,6 +71,8 @@ void DiagnosisCore::Close() {
   }
   wake_.notify_all();
   thread_.join();
+  for (const Question& question : questions_) question.answer(absl::UnavailableError("the manager ends"));
+  questions_.clear();
   SaveIfDue(options_.now(), true);
   std::lock_guard lock(report_mutex_);
   closed_ = true;
@@ -128,6 +130,24 @@ std::shared_ptr<const diagnosis::Report> DiagnosisCore::report() const {
   asked_ = true;
   std::lock_guard lock(report_mutex_);
   return report_;
+}
+
+void DiagnosisCore::Why(int rank, Answer answer) {
+  absl::Status refused;
+  bool wake = false;
+  {
+    std::lock_guard lock(mutex_);
+    if (stopping_) {
+      refused = absl::UnavailableError("the manager ends");
+    } else if (questions_.size() >= kMaxQuestions) {
+      refused = absl::ResourceExhaustedError("too many such questions wait; ask again");
+    } else {
+      questions_.push_back({rank, std::move(answer)});
+      wake = std::exchange(waiting_, false);
+    }
+  }
+  if (wake) wake_.notify_one();
+  if (!refused.ok()) answer(refused);
 }
 
 bool DiagnosisCore::Subscribe(ReportSink* sink) {
@@ -193,18 +213,20 @@ void DiagnosisCore::Run() {
     // As of the last round: what has become due since, while this thread did not run, is still to be judged.
     if (feed_.waits_for_time(Nanoseconds(round_at_))) at(now + kTick);
     if (unsaved_) at(saved_at_ + kSaveAgain);
-    auto ready = [this] { return stopping_ || !inbox_.empty(); };
+    auto ready = [this] { return stopping_ || !inbox_.empty() || !questions_.empty(); };
     waiting_ = true;
     Wait(lock, due, ready);
     waiting_ = false;
     if (stopping_) return;
 
     Inbox inbox = std::exchange(inbox_, {});
+    const std::vector<Question> questions = std::exchange(questions_, {});
     taken_bytes_ = std::exchange(inbox_bytes_, 0);
     SteadyTime oldest = inbox_since_;
     lock.unlock();
     now = options_.now();
     Round(inbox, oldest, now);
+    for (const Question& question : questions) question.answer(feed_.Why(question.rank));
     SaveIfDue(now, false);
     lock.lock();
     Wait(lock, now + kPace, [this] { return stopping_; });

@@ -79,6 +79,7 @@ class DiagnosisCore {
   };
 
   static constexpr size_t kMaxKeptVerdicts = 200;
+  static constexpr size_t kMaxQuestions = 32;
   // Between the begins of two rounds: thousands of nodes do not wake the thread thousands of times.
   static constexpr std::chrono::milliseconds kPace{10};
   // A report without news is made as often, which takes a look at all ranks: where somebody has asked since the last
@@ -104,6 +105,9 @@ class DiagnosisCore {
 
   // Never null.
   std::shared_ptr<const diagnosis::Report> report() const;
+  // Engine::Why, once, from another thread or at once. UNAVAILABLE: closed. RESOURCE_EXHAUSTED: kMaxQuestions wait.
+  using Answer = std::function<void(absl::StatusOr<diagnosis::RankTrace> trace)>;
+  void Why(int rank, Answer answer);
   // Tells the sink the present report at once, then each changed one. False: closed, nothing was told.
   bool Subscribe(ReportSink* sink);
   void Unsubscribe(ReportSink* sink);
@@ -129,6 +133,11 @@ class DiagnosisCore {
     bool ended = false;
   };
   using Inbox = std::map<uint64_t, Mailbox>;
+
+  struct Question {
+    int rank;
+    Answer answer;
+  };
 
   template <typename Put>
   void Post(uint64_t stream, Put put);
@@ -168,6 +177,7 @@ class DiagnosisCore {
   size_t inbox_bytes_ = 0;
   size_t taken_bytes_ = 0;  // of the inbox that the thread has taken, until the engine has it
   SteadyTime inbox_since_;
+  std::vector<Question> questions_;
   Stats stats_;
 
   std::atomic<int> world_size_{0};

@@ -112,6 +112,8 @@ class DiagnosisFeed {
   bool waits_for_time(uint64_t now_ns) const { return away_ > 0 || now_ns < busy_until_ns_; }
   // While too few steps have come it says what is to be done for them to come. Names ranks that two nodes report.
   diagnosis::Report report() const;
+  // Engine::Why.
+  absl::StatusOr<diagnosis::RankTrace> Why(int rank) const { return engine_.Why(rank); }
   void Restore(const std::vector<diagnosis::Verdict>& verdicts) { engine_.Restore(verdicts); }
   // Engine::SetWorldSize.
   void SetWorldSize(int ranks) { engine_.SetWorldSize(ranks); }

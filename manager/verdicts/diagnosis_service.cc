@@ -95,6 +95,9 @@ class DiagnosisService final : public v1::Diagnosis::CallbackService {
                               [this](auto* context, auto* request) { return WatchReports(context, request); }));
     MarkMethodCallback(2, proto::GuardedServerStream<v1::GetReportRequest, v1::DiagnosisReport>(
                               [this](auto* context, auto* request) { return ReportInParts(context, request); }));
+    MarkMethodCallback(3,
+                       proto::GuardedUnary<v1::WhyRequest, v1::RankTrace>(
+                           [this](auto* context, auto* request, auto* reply) { return Why(context, request, reply); }));
   }
 
   grpc::ServerUnaryReactor* GetReport(grpc::CallbackServerContext* context, const v1::GetReportRequest* request,
@@ -124,6 +127,25 @@ class DiagnosisService final : public v1::Diagnosis::CallbackService {
       parts.Fill(part);
       if (FillHang once = std::exchange(fill_hang, nullptr); once) once(part);
       return true;
+    });
+    return reactor;
+  }
+
+  grpc::ServerUnaryReactor* Why(grpc::CallbackServerContext* context, const v1::WhyRequest* request,
+                                v1::RankTrace* reply) override {
+    grpc::ServerUnaryReactor* reactor = context->DefaultReactor();
+    if (grpc::Status allowed = CheckJob(request->job(), shape_); !allowed.ok()) {
+      reactor->Finish(allowed);
+      return reactor;
+    }
+    core_->Why(request->rank(), [reactor, reply](absl::StatusOr<diagnosis::RankTrace> trace) {
+      if (trace.ok()) {
+        proto::FillTrace(*trace, reply);
+        return reactor->Finish(grpc::Status::OK);
+      }
+      const auto code = absl::IsNotFound(trace.status()) ? grpc::StatusCode::OUT_OF_RANGE
+                                                         : static_cast<grpc::StatusCode>(trace.status().code());
+      reactor->Finish({code, std::string(trace.status().message())});
     });
     return reactor;
   }

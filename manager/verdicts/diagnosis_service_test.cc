@@ -171,6 +171,32 @@ TEST_F(DiagnosisServiceTest, FoldsBecomeAVerdictThatOutlivesTheManager) {
   EXPECT_EQ(watcher.Ended().error_code(), grpc::StatusCode::UNAVAILABLE);
 }
 
+TEST_F(DiagnosisServiceTest, TellsWhatItDecidedOfARank) {
+  Start();
+  const auto why = [&](int rank, const std::string& job, v1::RankTrace* trace) {
+    v1::WhyRequest request;
+    request.set_rank(rank);
+    request.set_job(job);
+    Context context;
+    return stub_->Why(&context, request, trace);
+  };
+  v1::RankTrace trace;
+  EXPECT_EQ(why(0, "", &trace).error_code(), grpc::StatusCode::OUT_OF_RANGE) << "no rank is known yet";
+  ConnectProxies();
+  Run(80);
+  job_.slow[6] = 1.5;
+  Run(80);
+  ASSERT_TRUE(why(6, "ns/job", &trace).ok());
+  EXPECT_EQ(trace.rank(), 6);
+  EXPECT_THAT(trace.text(), HasSubstr("; verdict: rank 6"));
+  EXPECT_EQ(trace.detectors(0).state(), v1::DetectorTrace::VERDICT);
+  EXPECT_GE(trace.detectors(0).since_step(), 78);
+  ASSERT_TRUE(why(5, "", &trace).ok());
+  EXPECT_EQ(trace.detectors(0).state(), v1::DetectorTrace::BELOW_THRESHOLD);
+  EXPECT_EQ(why(8, "", &trace).error_code(), grpc::StatusCode::OUT_OF_RANGE);
+  EXPECT_EQ(why(6, "ns/other", &trace).error_code(), grpc::StatusCode::NOT_FOUND);
+}
+
 TEST_F(DiagnosisServiceTest, MetricsTellOfVerdictsAndFolds) {
   options_.http = "127.0.0.1:0";
   Start();

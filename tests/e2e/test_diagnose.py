@@ -127,6 +127,64 @@ def test_stage_that_is_longer_by_design_is_no_fault(stage, marks):
     assert report["verdicts"] == [] and report["state"] == "ok"
 
 
+# Why a rank has a verdict, or none
+
+WHY_KEYS = ["feature", "value", "reference", "excess", "statistic", "threshold", "since_step", "decision", "veto", "needs"]
+
+
+def why(stage, *arguments):
+    done = stage.run("diagnose", "--json", *arguments)
+    assert done.returncode == 0 and done.stderr == "", (done.returncode, done.stderr)
+    trace = json.loads(done.stdout)
+    assert list(trace) == ["rank", "text", "detectors"] and len(done.stdout.splitlines()) == 1
+    for detector in trace["detectors"]:
+        assert list(detector) == WHY_KEYS
+        assert detector["decision"] in ("verdict", "below_threshold", "vetoed", "no_data")
+        assert (detector["veto"] is not None) == (detector["decision"] == "vetoed")
+    return trace, {detector["feature"]: detector for detector in trace["detectors"]}
+
+
+def test_why_of_files(stage, marks):
+    job = Job(ranks=4, steps=60)
+    job.compute[2] = slow_from(30)
+    job.data_parallel()
+    job.write(marks)
+    trace, detectors = why(stage, "--from", str(marks), "--why", "2")
+    assert trace["rank"] == 2 and trace["text"].startswith("rank 2: self time ") and "; verdict: rank 2 (node 0)" in trace["text"]
+    own = detectors["own_time"]
+    assert own["decision"] == "verdict" and own["needs"] is None and 29 <= own["since_step"] <= 33
+    assert own["value"] > 1.2 * own["reference"] and own["excess"] > 0.2 and own["statistic"] > 0 < own["threshold"]
+    assert detectors["save_checkpoint"]["decision"] == "no_data" and detectors["save_checkpoint"]["value"] is None
+    trace, detectors = why(stage, "--from", str(marks), "--why", "1")
+    assert "; no verdict: " in trace["text"] and detectors["own_time"]["decision"] == "below_threshold"
+    text = run(stage, marks, "--why", "1")
+    assert text.startswith("rank 1: ") and "\nown_time " in text and max(map(len, text.splitlines())) <= 120
+
+
+def test_why_a_young_rise_is_no_verdict(stage, marks):
+    job = Job(ranks=2, steps=40)
+    job.compute[1] = slow_from(20, 1.3)
+    job.data_parallel()
+    job.write(marks)
+    assert diagnose(stage, marks)["verdicts"] == []
+    trace, detectors = why(stage, "--from", str(marks), "--why", "1")
+    assert detectors["own_time"]["veto"] == "duration" and detectors["own_time"]["needs"].endswith(" s more")
+    assert "that a small peer group needs" in trace["text"]
+
+
+def test_why_of_a_rank_without_marks_and_of_no_rank(stage, marks):
+    job = Job(ranks=4, steps=30)
+    job.data_parallel()
+    job.write(marks, ranks=[0, 1, 2])
+    trace, _ = why(stage, "--from", str(marks), "--why", "3")
+    assert trace["detectors"] == [] and "no marks have come" in trace["text"]
+    usage_error(stage.run("diagnose", "--from", str(marks), "--why", "4"), "--why: rank 4: this job has rank 0-3")
+    for nonsense in ("-1", "131072", "one"):
+        usage_error(stage.run("diagnose", "--from", str(marks), "--why", nonsense), "--why", nonsense)
+    usage_error(stage.run("diagnose", "--why", "1", "--watch"), "--why", "--watch")
+    usage_error(stage.run("diagnose", "--why", "1", "--wait", "1"), "--why", "--wait")
+
+
 # What files may be like
 
 def loose(mark):
@@ -337,6 +395,11 @@ def test_live_job(stage, manager, recording, proxy):  # noqa: ARG001
                                 stage.run("diagnose", "--from", proxy.profiling_dir, "--json")), "marks of both ranks")
     assert json.loads(from_files.stdout)["job"] == proxy.task
     other = stage.run("diagnose", "--manager", manager.address, "--job", "default/another")
+    assert other.returncode == 1 and other.stdout == "" and "default/another" in other.stderr
+    trace, _ = why(stage, "--manager", manager.address, "--why", "1")
+    assert trace["text"].startswith("rank 1: ") and trace["detectors"]
+    usage_error(stage.run("diagnose", "--manager", manager.address, "--why", "7"), "--why: rank 7: this job has ")
+    other = stage.run("diagnose", "--manager", manager.address, "--job", "default/another", "--why", "1")
     assert other.returncode == 1 and other.stdout == "" and "default/another" in other.stderr
     assert json.loads(watcher.log().splitlines()[0])["job"] == JOB
     assert watcher.alive()
