@@ -447,8 +447,9 @@ def start_pods(rig, of_nodes, container, command=None, **more):
     """The container's command in each pod, or another one, with the variables of the manifest, of the controller and `more`."""
     started = []
     for node, (_, _, variables, fields) in zip(rig.nodes, of_nodes):
+        known = {"status.podIP": node.address, "spec.nodeName": f"worker-{node.address}", **fields}
         given = {"PATH": "/workspace/taskd:/usr/bin:/bin", "KUBERNETES_SERVICE_HOST": "10.96.0.1", "HOME": "/",
-                 "PYTHONDONTWRITEBYTECODE": 1, **pod_environment(container, {"status.podIP": node.address, **fields}), **variables, **more}
+                 "PYTHONDONTWRITEBYTECODE": 1, **pod_environment(container, known), **variables, **more}
         started.append(rig.run(node, ["sh", "-ec", CONFINED, "sh", *(command or container["command"])], given))
     return started
 
