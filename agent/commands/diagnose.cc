@@ -46,7 +46,7 @@ struct DiagnoseOptions {
   proto::Security security;
 };
 
-constexpr std::chrono::milliseconds kTimeout{5000}, kPause{500};
+constexpr std::chrono::milliseconds kCallTimeout{5000}, kPause{500};
 constexpr double kMaxWaitS = 7 * 86400;
 
 absl::Status Print(const std::string& text) {
@@ -87,7 +87,7 @@ absl::Status WhyFromManager(const DiagnoseOptions& options) {
   request.set_rank(options.why);
   v1::RankTrace message;
   grpc::ClientContext context;
-  client->SetTimeout(context, kTimeout);
+  client->SetTimeout(context, kCallTimeout);
   const grpc::Status called = v1::Diagnosis::NewStub(client->channel())->Why(&context, request, &message);
   if (called.error_code() == grpc::StatusCode::OUT_OF_RANGE) {
     return PrintTrace(options, absl::NotFoundError(Printable(called.error_message())));
@@ -187,7 +187,7 @@ absl::StatusOr<bool> WaitForAnswer(const DiagnoseOptions& options) {
     if (!client.ok()) return client.status();
     v1::DiagnosisReport message;
     grpc::ClientContext context;
-    client->SetTimeout(context, kTimeout);
+    client->SetTimeout(context, kCallTimeout);
     const grpc::Status called =
         ReadParts(v1::Diagnosis::NewStub(client->channel())->ReportInParts(&context, request), &message);
     const auto now = std::chrono::steady_clock::now();
@@ -210,7 +210,7 @@ grpc::Status AskOnce(const DiagnoseOptions& options, const ControlClient& client
   request.set_job(ValidUtf8(options.source.job));
   v1::DiagnosisReport message;
   grpc::ClientContext context;
-  client.SetTimeout(context, kTimeout);
+  client.SetTimeout(context, kCallTimeout);
   grpc::Status called = ReadParts(stub.ReportInParts(&context, request), &message);
   if (!called.ok()) return called;
   reached = true;

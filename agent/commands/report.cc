@@ -36,7 +36,7 @@ struct Report {
   std::string headline;
 };
 
-constexpr std::chrono::milliseconds kTimeout{20000};
+constexpr std::chrono::milliseconds kReportTimeout{20000};
 
 absl::StatusOr<Report> FromFiles(const ReportOptions& options) {
   view::History history;
@@ -82,7 +82,7 @@ absl::StatusOr<Report> FromManager(const ReportOptions& options) {
   request.set_job(ValidUtf8(options.source.job));
   v1::ReportPage page;
   grpc::ClientContext context;
-  client->SetTimeout(context, kTimeout);
+  client->SetTimeout(context, kReportTimeout);
   const grpc::Status called = client->stub().GetReportPage(&context, request, &page);
   if (!called.ok()) return absl::UnavailableError(client->Describe(called));
   return Report{std::move(*page.mutable_html()), std::move(*page.mutable_headline())};

@@ -6,23 +6,24 @@
 namespace taskd::manager {
 namespace {
 
-using Kind = OpenPhase::Kind;
+using PhaseKind = OpenPhase::Kind;
 using ::testing::ElementsAre;
 using ::testing::IsEmpty;
 
-std::vector<RankPulse> Ranks(const std::vector<Kind>& kinds) {
+std::vector<RankPulse> Ranks(const std::vector<PhaseKind>& kinds) {
   std::vector<RankPulse> ranks;
-  for (const Kind kind : kinds) {
+  for (const PhaseKind kind : kinds) {
     RankPulse& rank = ranks.emplace_back();
     rank.rank = static_cast<int>(ranks.size()) - 1;
     rank.step = 57;
-    rank.open = {kind, 1000 + ranks.size(), kind == Kind::kCommunication ? "all_reduce" : ""};
+    rank.open = {kind, 1000 + ranks.size(), kind == PhaseKind::kCommunication ? "all_reduce" : ""};
   }
   return ranks;
 }
 
 TEST(FindOriginTest, WhoIsElsewhereWhileTheOthersCommunicate) {
-  const HangOrigin origin = FindOrigin(Ranks({Kind::kCommunication, Kind::kDataLoader, Kind::kCommunication}));
+  const HangOrigin origin =
+      FindOrigin(Ranks({PhaseKind::kCommunication, PhaseKind::kDataLoader, PhaseKind::kCommunication}));
   EXPECT_THAT(origin.ranks, ElementsAre(1));
   EXPECT_EQ(origin.operation, "all_reduce");
   EXPECT_EQ(origin.since_ns, 1002u);
@@ -30,33 +31,39 @@ TEST(FindOriginTest, WhoIsElsewhereWhileTheOthersCommunicate) {
 }
 
 TEST(FindOriginTest, OneOfTwo) {
-  EXPECT_THAT(FindOrigin(Ranks({Kind::kCheckpoint, Kind::kCommunication})).ranks, ElementsAre(0));
-  EXPECT_EQ(FindOrigin(Ranks({Kind::kCommunication, Kind::kNone})).text,
+  EXPECT_THAT(FindOrigin(Ranks({PhaseKind::kCheckpoint, PhaseKind::kCommunication})).ranks, ElementsAre(0));
+  EXPECT_EQ(FindOrigin(Ranks({PhaseKind::kCommunication, PhaseKind::kNone})).text,
             "rank 1 is in no communication, in step 58, and 1 rank waits in all_reduce");
 }
 
 TEST(FindOriginTest, WithoutMarksOfCommunicationOnlyWhoIsInAPhaseIsNamed) {
-  EXPECT_THAT(FindOrigin(Ranks({Kind::kNone, Kind::kNone, Kind::kDataLoader, Kind::kNone})).ranks, ElementsAre(2));
-  EXPECT_THAT(FindOrigin(Ranks({Kind::kForward, Kind::kCheckpoint, Kind::kForward})).ranks, ElementsAre(1));
+  EXPECT_THAT(FindOrigin(Ranks({PhaseKind::kNone, PhaseKind::kNone, PhaseKind::kDataLoader, PhaseKind::kNone})).ranks,
+              ElementsAre(2));
+  EXPECT_THAT(FindOrigin(Ranks({PhaseKind::kForward, PhaseKind::kCheckpoint, PhaseKind::kForward})).ranks,
+              ElementsAre(1));
 }
 
 TEST(FindOriginTest, SeveralThatAreNotAlike) {
-  const HangOrigin origin = FindOrigin(
-      Ranks({Kind::kCommunication, Kind::kDataLoader, Kind::kCommunication, Kind::kForward, Kind::kCommunication}));
+  const HangOrigin origin =
+      FindOrigin(Ranks({PhaseKind::kCommunication, PhaseKind::kDataLoader, PhaseKind::kCommunication,
+                        PhaseKind::kForward, PhaseKind::kCommunication}));
   EXPECT_THAT(origin.ranks, ElementsAre(1, 3));
   EXPECT_EQ(origin.text,
             "ranks 1, 3 are elsewhere, rank 1 in its data loader, in step 58, and 3 ranks wait in all_reduce");
 }
 
 TEST(FindOriginTest, WhereAllStandAlikeNobodyIsNamed) {
-  for (const Kind kind : {Kind::kNone, Kind::kForward, Kind::kDataLoader, Kind::kCheckpoint, Kind::kCommunication}) {
+  for (const PhaseKind kind : {PhaseKind::kNone, PhaseKind::kForward, PhaseKind::kDataLoader, PhaseKind::kCheckpoint,
+                               PhaseKind::kCommunication}) {
     EXPECT_THAT(FindOrigin(Ranks({kind, kind, kind})).ranks, IsEmpty()) << static_cast<int>(kind);
   }
 }
 
 // A stage that sends while all others are between operations says nothing of those.
 TEST(FindOriginTest, FewThatCommunicateAccuseNobody) {
-  EXPECT_THAT(FindOrigin(Ranks({Kind::kCommunication, Kind::kNone, Kind::kNone, Kind::kNone})).ranks, IsEmpty());
+  EXPECT_THAT(
+      FindOrigin(Ranks({PhaseKind::kCommunication, PhaseKind::kNone, PhaseKind::kNone, PhaseKind::kNone})).ranks,
+      IsEmpty());
 }
 
 }  // namespace

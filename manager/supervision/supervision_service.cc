@@ -22,9 +22,9 @@ constexpr int kMaxEventsPerCall = 1024;
 // A watcher that is this many notices behind does not read; the oldest go, the newest has the present state.
 constexpr size_t kMaxBehind = 16;
 
-class WatchReactor final : public WatcherReactor<v1::HangNotice, SupervisionCore, HangSink> {
+class HangReactor final : public WatcherReactor<v1::HangNotice, SupervisionCore, HangSink> {
  public:
-  WatchReactor(std::shared_ptr<SupervisionCore> core, const HangOptions& options, const grpc::Status& refusal)
+  HangReactor(std::shared_ptr<SupervisionCore> core, const HangOptions& options, const grpc::Status& refusal)
       : WatcherReactor(std::move(core)) {
     if (refusal.ok()) SayHello();
     Start(refusal, options);
@@ -77,7 +77,7 @@ class SupervisionService final : public v1::Supervision::CallbackService {
     if (request->first_steps_grace_s() > 0) {
       options.first_steps_grace = std::chrono::duration<double>(request->first_steps_grace_s());
     }
-    return new WatchReactor(core_, options, CheckJob(request->job(), shape_));
+    return new HangReactor(core_, options, CheckJob(request->job(), shape_));
   }
 
   grpc::ServerUnaryReactor* ConfirmAction(grpc::CallbackServerContext* context, const v1::ConfirmActionRequest* request,

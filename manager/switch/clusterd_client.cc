@@ -24,7 +24,7 @@ constexpr milliseconds kFirstBackOff{500};
 constexpr milliseconds kLastBackOff{30'000};
 // A server that replays its state does so at once. What comes later is a command, even if it repeats what is wanted.
 constexpr milliseconds kReplayWindow{2'000};
-constexpr int kCodeOk = 200;
+constexpr int kClusterdOk = 200;
 // What a server may send of commands, which people give: so many at once, and then so many a second. Every one is a
 // revision for all ranks.
 constexpr double kMostMessages = 256;
@@ -112,7 +112,7 @@ class ClusterdClient::Impl {
   }
 
   void Take(const DataStatusRes& message, bool may_be_replay) {
-    if (message.code() != kCodeOk || !message.has_profilingswitch()) {
+    if (message.code() != kClusterdOk || !message.has_profilingswitch()) {
       Ignored(absl::StrCat("code ", message.code(), message.has_profilingswitch() ? "" : ", no switch"));
       return;
     }

@@ -14,16 +14,16 @@ namespace {
 constexpr std::chrono::milliseconds kLookAgain{50};
 
 // As ClusterD: plain text, pushes only what Modify brings, one publisher for the job.
-class FakeClusterd final : public TrainingDataTrace::Service, public Watched {
+class FakeTraceServer final : public TrainingDataTrace::Service, public Watched {
  public:
-  explicit FakeClusterd(int port = 0) {
+  explicit FakeTraceServer(int port = 0) {
     grpc::ServerBuilder builder;
     proto::SetServerLimits(builder, size_t{64} << 20);
     builder.AddListeningPort("127.0.0.1:" + std::to_string(port), grpc::InsecureServerCredentials(), &port_);
     builder.RegisterService(this);
     server_ = builder.BuildAndStart();
   }
-  ~FakeClusterd() override {
+  ~FakeTraceServer() override {
     {
       std::lock_guard lock(mutex_);
       stopping_ = true;
@@ -105,7 +105,7 @@ class Recorder : public Watched {
 std::string Local(int port) { return "127.0.0.1:" + std::to_string(port); }
 
 TEST(ClusterdClientTest, SubscribesAsTaskdAndTakesWhatIsValid) {
-  FakeClusterd clusterd;
+  FakeTraceServer clusterd;
   Recorder recorder;
   ClusterdClient client(Local(clusterd.port()), "task-1", recorder.Function());
   ASSERT_TRUE(clusterd.WaitForSubscription());
@@ -132,21 +132,21 @@ TEST(ClusterdClientTest, SubscribesAsTaskdAndTakesWhatIsValid) {
 
 TEST(ClusterdClientTest, ComesBackAfterClusterdRestarts) {
   const int port = testing::FreePort();
-  auto clusterd = std::make_unique<FakeClusterd>(port);
+  auto clusterd = std::make_unique<FakeTraceServer>(port);
   Recorder recorder;
   ClusterdClient client(Local(port), "task-1", recorder.Function());
   ASSERT_TRUE(clusterd->WaitForSubscription());
   clusterd->Push("on", "");
   recorder.WaitForChanges(1);
   clusterd.reset();
-  clusterd = std::make_unique<FakeClusterd>(port);
+  clusterd = std::make_unique<FakeTraceServer>(port);
   ASSERT_EQ(clusterd->port(), port);
   clusterd->Push("off", "");
   EXPECT_EQ(recorder.WaitForChanges(2)[1].first[static_cast<int>(SwitchKind::kStep)], false);
 }
 
 TEST(ClusterdClientTest, LeavesAServerThatSendsWithoutEnd) {
-  FakeClusterd clusterd;
+  FakeTraceServer clusterd;
   Recorder recorder;
   ClusterdClient client(Local(clusterd.port()), "task-1", recorder.Function());
   for (int i = 0; i < 5000; ++i) clusterd.Push(i % 2 == 0 ? "on" : "off", "");
@@ -157,7 +157,7 @@ TEST(ClusterdClientTest, LeavesAServerThatSendsWithoutEnd) {
 TEST(ClusterdClientTest, EndsWhileNobodyAnswersAndWhileSubscribed) {
   Recorder recorder;
   { ClusterdClient nobody("127.0.0.1:1", "task-1", recorder.Function()); }
-  FakeClusterd clusterd;
+  FakeTraceServer clusterd;
   auto client = std::make_unique<ClusterdClient>(Local(clusterd.port()), "task-1", recorder.Function());
   ASSERT_TRUE(clusterd.WaitForSubscription());
   client.reset();
@@ -165,7 +165,7 @@ TEST(ClusterdClientTest, EndsWhileNobodyAnswersAndWhileSubscribed) {
 
 // The manager as a whole: the newest command wins whoever sent it, a replay is none.
 TEST(ClusterdClientTest, NewestCommandWins) {
-  auto clusterd = std::make_unique<FakeClusterd>();
+  auto clusterd = std::make_unique<FakeTraceServer>();
   ManagerOptions options;
   options.listen = "127.0.0.1:0";
   options.http = "";
@@ -190,7 +190,7 @@ TEST(ClusterdClientTest, NewestCommandWins) {
 
   int port = clusterd->port();
   clusterd.reset();
-  clusterd = std::make_unique<FakeClusterd>(port);
+  clusterd = std::make_unique<FakeTraceServer>(port);
   clusterd->Push("on", "on");  // what it said before: a replay
   clusterd->Push("off", "");   // a new command
   ASSERT_TRUE(node.WaitForWanted(3));

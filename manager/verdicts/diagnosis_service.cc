@@ -48,9 +48,9 @@ class ReportParts {
 
 // One watcher. A client that reads slowly holds nobody up: what it was not sent yet is the rest of a report, and one
 // newest.
-class WatchReactor final : public WatcherReactor<v1::DiagnosisReport, DiagnosisCore, ReportSink> {
+class ReportReactor final : public WatcherReactor<v1::DiagnosisReport, DiagnosisCore, ReportSink> {
  public:
-  WatchReactor(std::shared_ptr<DiagnosisCore> core, std::string job, bool in_parts, const grpc::Status& refusal)
+  ReportReactor(std::shared_ptr<DiagnosisCore> core, std::string job, bool in_parts, const grpc::Status& refusal)
       : WatcherReactor(std::move(core)), job_(std::move(job)), in_parts_(in_parts) {
     Start(refusal);
   }
@@ -114,7 +114,7 @@ class DiagnosisService final : public v1::Diagnosis::CallbackService {
 
   grpc::ServerWriteReactor<v1::DiagnosisReport>* WatchReports(grpc::CallbackServerContext*,
                                                               const v1::GetReportRequest* request) override {
-    return new WatchReactor(core_, JobName(request->job()), request->in_parts(), CheckJob(request->job(), shape_));
+    return new ReportReactor(core_, JobName(request->job()), request->in_parts(), CheckJob(request->job(), shape_));
   }
 
   grpc::ServerWriteReactor<v1::DiagnosisReport>* ReportInParts(grpc::CallbackServerContext* context,

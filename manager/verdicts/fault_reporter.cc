@@ -30,7 +30,7 @@ constexpr char kRecovery[] = "100001011";
 constexpr char kFaultType[] = "Node";
 // ClusterD forgets such a fault by itself after some seconds: no node stays marked when this manager ends.
 constexpr char kAssertion[] = "once";
-constexpr int kCodeOk = 0;
+constexpr int kTaken = 0;
 constexpr int kCodeBadParameter = 409;
 
 constexpr size_t kMaxIdBytes = 128;
@@ -250,13 +250,13 @@ class FaultReporter::Impl {
     grpc::Status status = link->Explain(stub->SendPublicFault(&context, request, &reply));
     calls_.End();
     if (!status.ok()) return absl::StrCat(status.error_message(), " (gRPC status ", status.error_code(), ")");
-    if (reply.code() != kCodeOk && reply.code() != kCodeBadParameter) {
+    if (reply.code() != kTaken && reply.code() != kCodeBadParameter) {
       return absl::StrCat("code ", reply.code(), ", ", reply.info());
     }
     const Fault& fault = request.faults(0);
-    if (reply.code() != kCodeOk) state = KeptFault::State::kRefused;
+    if (reply.code() != kTaken) state = KeptFault::State::kRefused;
     Keep({verdict, state, request.SerializeAsString()});
-    if (reply.code() == kCodeOk) {
+    if (reply.code() == kTaken) {
       spdlog::info("reported to ClusterD: fault {}, code {}, node {}", fault.faultid(), fault.faultcode(),
                    fault.influence(0).nodename());
     } else {
