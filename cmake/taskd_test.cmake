@@ -21,7 +21,7 @@ function(taskd_folder_label SOURCE LABEL)
 endfunction()
 
 # taskd_test(NAME foo_test SOURCES foo_test.cc LIBS taskd_common [LABELS integration] [ENV A=b ...] [ONE_THREAD] [NO_SANITIZER] [ROOT])
-# A GoogleTest program, one ctest entry. A folder has one for all of its tests if it can: six sources are compiled as one, in less than
+# A GoogleTest program, one ctest entry. A folder has one for all of its tests if it can: twelve sources are compiled as one, in less than
 # half the time; taskd_compile_apart() is for those that share a name. Labels: "unit" unless given, and the folders of SOURCES.
 # ONE_THREAD: what it tests has no threads, so ThreadSanitizer builds leave it out. NO_SANITIZER: no sanitizer build has it; its label is
 # "unsanitized" instead of a folder. ROOT: an ordinary user cannot do all of it; root does it once more, as foo_test_root.
