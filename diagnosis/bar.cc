@@ -3,40 +3,37 @@
 #include <algorithm>
 #include <cmath>
 
+#include "diagnosis/parameters.h"
+
 namespace taskd::diagnosis {
-namespace {
-
-// Of a few the one that is slow shows in the noise of the others, too.
-constexpr double kFewMargin = 1.4;
-
-}  // namespace
-
 double Bar::LeastOwnRise(int compared, const OwnTime::Fineness& fine, double own_ns, double lasted_ns) const {
   if (IsCrowd(compared)) return std::max(fine.rise, CostingAmong(compared, fine.noise, min_cost_share_, own_ns));
-  const double rise = kFewMargin * fine.rise;
-  if (lasted_ns >= kGustNs && fine.rise < kUsualRise * fine.noise) {
+  const double rise = parameters.small_margin * fine.rise;
+  if (lasted_ns >= parameters.known_noise_ns && fine.rise < parameters.unusual * fine.noise) {
     return std::max(rise, Costing(min_cost_share_, own_ns));
   }
-  const double least =
-      lasted_ns >= kStretchNs ? Costing(kFewCostShare, own_ns) : std::max(kLargeRise, kLargeZ * fine.noise);
+  const double least = lasted_ns >= parameters.small_ns
+                           ? Costing(parameters.small_cost, own_ns)
+                           : std::max(parameters.large_rise, parameters.unusual * fine.noise);
   return std::max(rise, least);
 }
 
 double Bar::LeastOnCpuRise(const OwnTime::Fineness& fine, double own_ns, double lasted_ns) const {
-  return lasted_ns < kOnCpuNs ? INFINITY : std::max(kFewMargin * fine.rise, Costing(min_cost_share_, own_ns));
+  return lasted_ns < parameters.on_cpu_ns
+             ? INFINITY
+             : std::max(parameters.small_margin * fine.rise, Costing(min_cost_share_, own_ns));
 }
 
 double Bar::LeastDataRise(int compared, const OwnTime::Fineness& fine, double lasted_ns) const {
   if (IsCrowd(compared)) return std::max(fine.rise, min_cost_share_);
-  return std::max(fine.rise, lasted_ns >= kStretchNs ? kFewCostShare : kLargeShare);
+  return std::max(fine.rise, lasted_ns >= parameters.small_ns ? parameters.small_cost : parameters.large_cost);
 }
 
 double Bar::Costing(double share, double own_ns) const { return std::log1p(share * period_ns_ / own_ns); }
 
 double Bar::CostingAmong(int compared, double noise, double share, double own_ns) const {
-  // A verdict needs the share once, of some steps: it comes out sooner or later where it is half of it in the mean.
-  constexpr double kInTheMean = 0.5;
-  const double wanted = Costing(kInTheMean * share, own_ns);
+  // It comes out sooner or later: a verdict needs the share once, of some steps.
+  const double wanted = Costing(parameters.cost_in_the_mean * share, own_ns);
   if (noise <= 0) return wanted;
   const double two_ln = 2 * std::log(compared - 1);
   const double slowest = noise * (std::sqrt(two_ln) - 0.5);    // of the others, in the mean

@@ -3,6 +3,7 @@
 #pragma once
 
 #include "diagnosis/own_time.h"
+#include "diagnosis/parameters.h"
 #include "diagnosis/veto.h"
 
 namespace taskd::diagnosis {
@@ -12,21 +13,14 @@ namespace taskd::diagnosis {
 // So it is with transfers that hosts make.
 class Bar {
  public:
-  static constexpr double kFewCostShare = 0.05;         // of the step
-  static constexpr double kFewTransferCostShare = 0.1;  // that all the ranks of a group disturb
-  static constexpr double kLargeZ = 4;                  // far beyond the noise of a step, and
-  static constexpr double kLargeRise = 0.35;            // ln: 40 % longer
-  static constexpr double kLargeShare = 0.2;            // of the step, for loading and transfers
-  static constexpr double kGustNs = 8e9;                // where the job has shown what its unrest is like
-  static constexpr double kStretchNs = 15e9;            // where it has not
-  static constexpr double kOnCpuNs = 3e9;               // of what is not waiting for a CPU that others have
-
   // `period_ns`: of a step. `has_device`: ranks compute on devices, which others leave alone.
   Bar(double period_ns, double min_cost_share, bool has_device)
       : period_ns_(period_ns), min_cost_share_(min_cost_share), has_device_(has_device) {}
 
   // So many that how often they differ shows what is usual.
-  bool IsCrowd(int compared) const { return compared > (has_device_ ? kFew : kFewHosts); }
+  bool IsCrowd(int compared) const {
+    return compared > (has_device_ ? parameters.small_devices : parameters.small_hosts);
+  }
   bool IsWorthIt(double cost_ns) const { return cost_ns >= min_cost_share_ * period_ns_; }
   // kCost: it is not worth a verdict.
   Held OfCost(double cost_ns) const {
@@ -36,7 +30,7 @@ class Bar {
   Held OfUnrest(int compared, bool large, double lasted_ns, double cost_ns, double least_share) const {
     if (IsCrowd(compared)) return {};
     if (cost_ns < least_share * period_ns_) return {Veto::kCost, cost_ns, least_share * period_ns_};
-    return large || lasted_ns >= kStretchNs ? Held{} : Held{Veto::kDuration, lasted_ns, kStretchNs};
+    return large || lasted_ns >= parameters.small_ns ? Held{} : Held{Veto::kDuration, lasted_ns, parameters.small_ns};
   }
 
   // The smallest rise (of the logarithm) that is named of one of so many ranks which takes `own_ns` otherwise, once it is
@@ -48,9 +42,6 @@ class Bar {
   double LeastDataRise(int compared, const OwnTime::Fineness& fine, double lasted_ns) const;
 
  private:
-  static constexpr int kFew = 3;       // ranks, or lines
-  static constexpr int kFewHosts = 4;  // that compute themselves: no device that others leave alone
-
   double Costing(double share, double own_ns) const;
   // The rise of one of so many, whose steps differ by `noise` anyway, that makes steps longer by this share: they end with
   // the slowest of the others as a rule, and that is some noise above what is usual.

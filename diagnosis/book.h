@@ -18,7 +18,7 @@ struct Accusation {
   Verdict verdict;         // without id, state, text
   std::set<int> concerns;  // ranks: of two accusations about the same ranks the later one replaces the earlier
   bool confirmed = true;   // false: keeps an open verdict open, opens none
-  bool is_young = false;   // nothing is missing but that it lasts (Bar::kStretchNs)
+  bool is_young = false;   // nothing is missing but that it lasts (small_ns)
 };
 
 class Book {

@@ -2,13 +2,9 @@
 
 #include <algorithm>
 
+#include "diagnosis/parameters.h"
+
 namespace taskd::diagnosis {
-namespace {
-
-constexpr int kStepsUntilKnown = 6;
-
-}  // namespace
-
 CostModel::CostModel(const Layout& layout, const std::vector<int>& microbatches)
     : layout_(layout),
       own_ns_(static_cast<size_t>(layout.size()), 0),
@@ -77,7 +73,7 @@ Measured::Means CostMeans::Add(const Who& who, int64_t step, double cost_ns, dou
   Mean& mean = entry->second;
   if (is_new) {
     Measured::Means few = until_known;
-    few.steps = kStepsUntilKnown;
+    few.steps = parameters.cost_steps;
     mean.measured.Begin(few);
   }
   mean.measured.Add(step, cost_ns, step_ns - cost_ns, may_be_over);

@@ -10,6 +10,7 @@
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_join.h"
 #include "common/ranges_text.h"
+#include "diagnosis/parameters.h"
 #include "diagnosis/stats.h"
 #include "diagnosis/text.h"
 #include "diagnosis/union_find.h"
@@ -17,18 +18,6 @@
 namespace taskd::diagnosis {
 namespace {
 
-constexpr double kAverage = 0.1;
-// Of the period. Ranks are equal to a percent; marks whose times are equal to this hold no waits.
-constexpr double kLeastWait = 0.001;
-// Waits between ranks against what steps differ by: below it the waits are elsewhere.
-constexpr double kLeastPart = 0.1;
-// Of what a rank loses in forward or loading, the part that has to show in its time outside communication.
-constexpr double kShown = 0.5;
-constexpr double kSure = 3;         // standard errors
-constexpr double kMinMoments = 16;  // ranks and steps
-constexpr double kForget = 1.0 / 256;
-constexpr double kFreeSteps = 2;
-constexpr double kPaceDiffers = 1.1;
 constexpr size_t kShownGroups = 3;
 
 constexpr char kWhatToSet[] = "docs/marks.md says what marks which way to train";
@@ -85,8 +74,8 @@ void Coverage::Take(const Layout& layout, int r, const StepFold& fold) {
   if (!IsPresent(rank)) sets_.until = kNever;
   const auto period = static_cast<double>(fold.period_ns());
   const double share = 1 - OutsideNs(fold) / period;
-  rank.share += (share - rank.share) * (rank.last_step == kNever ? 1 : kAverage);
-  rank.pace_ns += (period - rank.pace_ns) * (rank.last_step == kNever ? 1 : kAverage);
+  rank.share += (share - rank.share) * (rank.last_step == kNever ? 1 : parameters.coverage_average);
+  rank.pace_ns += (period - rank.pace_ns) * (rank.last_step == kNever ? 1 : parameters.coverage_average);
   rank.last_step = observed_;
   NoteUses(layout, r, fold, rank);
 }
@@ -134,7 +123,7 @@ void Coverage::NotePace(const std::vector<std::pair<int, StepFold>>& folds, doub
 void Coverage::NoteWaits(const Layout& layout, const std::vector<std::pair<int, StepFold>>& folds) {
   const bool silent =
       std::all_of(folds.begin(), folds.end(), [](const auto& entry) { return entry.second.ops.empty(); });
-  if (!silent && silent_steps_ >= kSilent) {
+  if (!silent && silent_steps_ >= parameters.silent_steps) {
     // They were not recorded before.
     waits_.clear();
     moments_ = {};
@@ -147,7 +136,7 @@ void Coverage::NoteWaits(const Layout& layout, const std::vector<std::pair<int, 
   // A device works behind the host: what forward loses there need not hold it up.
   const bool on_host =
       std::all_of(folds.begin(), folds.end(), [](const auto& entry) { return entry.second.host_only; });
-  if (on_host && silent_steps_ < kSilent) NoteMoments(layout, classes, folds);
+  if (on_host && silent_steps_ < parameters.silent_steps) NoteMoments(layout, classes, folds);
 }
 
 std::vector<Coverage::ClassStep> Coverage::SumByClass(const Layout& layout,
@@ -197,7 +186,8 @@ Coverage::Waits Coverage::WaitsOf(const std::vector<ClassStep>& classes,
 
 void Coverage::NoteMoments(const Layout& layout, const std::vector<ClassStep>& classes,
                            const std::vector<std::pair<int, StepFold>>& folds) {
-  for (double* sum : {&moments_.count, &moments_.known, &moments_.outside, &moments_.both}) *sum *= 1 - kForget;
+  for (double* sum : {&moments_.count, &moments_.known, &moments_.outside, &moments_.both})
+    *sum *= 1 - parameters.coverage_forget;
   for (const auto& [r, fold] : folds) {
     const ClassStep& peers = classes[static_cast<size_t>(layout.rank(r).peer_class)];
     if (peers.count < 2) continue;
@@ -254,7 +244,7 @@ bool Coverage::GoesFreely() const {
     least = std::min(least, rank.behind_steps);
     most = std::max(most, rank.behind_steps);
   }
-  return most - least > kFreeSteps;
+  return most - least > parameters.free_steps;
 }
 
 // What the operations that are marked show about the waits.
@@ -267,16 +257,18 @@ Coverage::Finding Coverage::FindWaits() const {
   }
   const double usual_wait = LowerMedian(apart);
   // Two ranks may be equal in most steps, and wait in the others.
-  if (UpperQuartile(apart) < kLeastWait) return Finding::kNoWaits;
+  if (UpperQuartile(apart) < parameters.least_wait) return Finding::kNoWaits;
   if (moments_.known > 0) {
-    if (moments_.count < kMinMoments) return Finding::kTooEarly;
+    if (moments_.count < parameters.moments) return Finding::kTooEarly;
     const double shown = moments_.both / moments_.known;
     const double rest = std::max(0.0, moments_.outside - shown * moments_.both);
     const double error = std::sqrt(rest / moments_.known / moments_.count);
-    if (shown - kSure * error > kShown) return Finding::kSeen;
-    if (shown + kSure * error < kShown) return Finding::kAbsorbed;
+    if (shown - parameters.coverage_sure * error > parameters.shown) return Finding::kSeen;
+    if (shown + parameters.coverage_sure * error < parameters.shown) return Finding::kAbsorbed;
   }
-  return usual_wait < std::max(kLeastWait, kLeastPart * LowerMedian(change)) ? Finding::kNoWaits : Finding::kSeen;
+  return usual_wait < std::max(parameters.least_wait, parameters.least_wait_part * LowerMedian(change))
+             ? Finding::kNoWaits
+             : Finding::kSeen;
 }
 
 Coverage::Result Coverage::Judge(const Layout& layout) const {
@@ -294,7 +286,7 @@ Coverage::Result Coverage::Judge(const Layout& layout) const {
   for (size_t size : sizes) marked += size > 1 ? size : 0;
   if (present == 1) {
     result.finding = Finding::kAlone;
-  } else if (observed_ < kEnough || present == 0) {
+  } else if (observed_ < parameters.enough_steps || present == 0) {
     result.finding = Finding::kTooEarly;
   } else if (marked < present) {
     result.finding = marked == 0 && GoesFreely() ? Finding::kFree : Finding::kNoMarks;
@@ -407,7 +399,7 @@ std::string Coverage::ExplainPace() const {
   const double usual = LowerMedian(paces);
   const double ratio = ranks_[static_cast<size_t>(slowest)].pace_ns / usual;
   std::string text = "the ranks do not wait for each other, each goes at its own pace: nobody can hold up the others";
-  if (ratio >= kPaceDiffers) {
+  if (ratio >= parameters.pace_differs) {
     absl::StrAppendFormat(&text, "; a step of rank %d takes %.2f times as long as a usual one", slowest, ratio);
   }
   return text;

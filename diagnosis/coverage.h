@@ -118,8 +118,6 @@ class Coverage {
 
   static constexpr int kPresent = 6;  // steps
   static constexpr int kWindow = 64;  // steps
-  static constexpr int kSilent = 16;  // steps without operations after which there are none
-  static constexpr int kEnough = 10;  // steps until anything is reported
 
   std::vector<Rank> ranks_;
   mutable Sets sets_;

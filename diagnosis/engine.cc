@@ -24,6 +24,7 @@
 #include "diagnosis/layout.h"
 #include "diagnosis/lives.h"
 #include "diagnosis/own_time.h"
+#include "diagnosis/parameters.h"
 #include "diagnosis/periods.h"
 #include "diagnosis/text.h"
 #include "diagnosis/transfers.h"
@@ -33,30 +34,13 @@
 namespace taskd::diagnosis {
 namespace {
 
-constexpr size_t kFewParts = 4;    // a step that fewer than one of so many ranks have says nothing of the job
-constexpr int kSilentNote = 10;    // steps until it is worth a note
-constexpr int kAbsentSteps = 5;    // judged ones that a rank may miss and still be there
-constexpr int kEnoughSteps = 10;   // until "ok" may be reported
-constexpr int kMaxIdleSteps = 24;  // without any comparison, until it may not any more
-constexpr int kClockEvery = 4;     // steps between looks at the clocks
+constexpr int kSilentNote = 10;  // steps until it is worth a note
+constexpr int kClockEvery = 4;   // steps between looks at the clocks
 constexpr int kSolveEvery = 16;
-constexpr double kPlannedShift = 0.03;  // of everybody's own time
-constexpr double kMostOfShift = 0.5;    // that is waiting for a CPU: it is what is said of it
-constexpr int kPlannedSteps = 10;       // until the new level is what is normal
-constexpr double kShiftSigmas = 4;      // of means over so many steps, until it is worth a note
-constexpr double kPauseFactor = 4;      // a step so much longer than the last ones is a pause,
-constexpr double kPauseOwnFactor = 2;   // of everybody where own times are so much longer, too
-constexpr size_t kEnoughRecent = 5;     // last ones, until that can be judged
-constexpr size_t kRecent = 15;
-constexpr int kKeepRestored = 60;             // steps
-constexpr int kOddNote = 100;                 // steps
-constexpr double kMostlyCommunication = 0.5;  // of the step, on the rank that waits least
-constexpr double kAverage = 0.05;
-constexpr double kCoarse = 0.25;     // of own time: where less cannot be told nobody is called healthy
+constexpr int kOddNote = 100;        // steps
 constexpr size_t kAhead = 4;         // folds, whose memory is on its way while others are looked at
 constexpr unsigned kFineParts = 8;   // of the steps so far: so many more, and what can be told has changed,
 constexpr unsigned kFineEvery = 16;  // and as often at least
-constexpr size_t kRestless = 3;      // rises that came and went, until it is worth a note
 
 using Folds = Gathering::Folds;
 
@@ -145,7 +129,7 @@ class Engine::Impl {
     return changed;
   }
 
-  bool has_few_steps() const { return judged_steps_ < kEnoughSteps; }
+  bool has_few_steps() const { return judged_steps_ < parameters.enough_steps; }
 
   Report MakeReport() const {
     Report report;
@@ -171,7 +155,7 @@ class Engine::Impl {
                         std::make_move_iterator(notes.end()));
     if (book_.any_open()) {
       report.state = JobState::kSlow;
-    } else if (judged_steps_ >= kEnoughSteps && CanJudge() && seen && fine && roster().unheard.empty() &&
+    } else if (judged_steps_ >= parameters.enough_steps && CanJudge() && seen && fine && roster().unheard.empty() &&
                !AnyFellSilent(silent) && !IsIdle() && ahead.empty() && !behind) {
       report.state = JobState::kOk;
     }
@@ -240,7 +224,7 @@ class Engine::Impl {
       if (at < fineness_.own_time_of_ranks.size()) rank.resolution = fineness_.own_time_of_ranks[at];
     }
     if (!fineness_.own_time) return false;
-    if (fineness_.own_time->ratio <= kCoarse) return true;
+    if (fineness_.own_time->ratio <= parameters.coarse) return true;
     std::string text =
         fineness_.own_time->ratio < 1
             ? absl::StrFormat(
@@ -254,7 +238,7 @@ class Engine::Impl {
     }
     if (young_ && !book_.any_open()) {
       absl::StrAppendFormat(&text, "; %s; of so few ranks that is a verdict once it has lasted %.0f s",
-                            WriteSentence(*young_, layout_), Bar::kStretchNs / 1e9);
+                            WriteSentence(*young_, layout_), parameters.small_ns / 1e9);
     }
     report.notes.push_back({NoteKind::kShort, std::move(text), FirstStep()});
     return false;
@@ -283,14 +267,14 @@ class Engine::Impl {
     SortByRank(folds);
     if (layout_.dirty()) RebuildLayout();
     const size_t reported = folds.size();
-    if (reported * kFewParts < gathering_.voices()) return false;
+    if (reported * parameters.voting_part < gathering_.voices()) return false;
     std::erase_if(folds, [](const auto& entry) { return entry.second.period_ns() == 0; });
     if (folds.size() * 2 < reported || folds.empty()) return false;
     const double period_ns = PeriodOf(folds);
     const double own_ns = OwnOf(folds);
     const bool pause = IsPause(folds, own_ns);
     recent_.push_back({period_ns, own_ns});
-    if (recent_.size() > kRecent) recent_.pop_front();
+    if (recent_.size() > parameters.pause_steps) recent_.pop_front();
     const bool begins = std::exchange(life_begins_, false);
     const int64_t place = lives_.Add(step, begins);
     if (pause) {
@@ -304,7 +288,7 @@ class Engine::Impl {
     const bool changed = Accuse(step, place, FollowPlannedChange(step, place));
     const auto steps = static_cast<unsigned>(judged_steps_);
     if (begins || steps % std::clamp(std::bit_floor(steps) / kFineParts, 1U, kFineEvery) == 0) WorkOutFineness();
-    return changed || judged_steps_ == kEnoughSteps;
+    return changed || judged_steps_ == parameters.enough_steps;
   }
 
   // Numbers of steps of the present attempt: a job that was started again from a checkpoint counts anew from there.
@@ -347,15 +331,15 @@ class Engine::Impl {
 
   // Evaluation, a checkpoint of everybody, a stop: not a step to judge by. One that all wait for is one.
   bool IsPause(const Folds& folds, double own_ns) const {
-    if (recent_.size() < kEnoughRecent) return false;
+    if (recent_.size() < parameters.enough_before) return false;
     std::vector<double> periods, owns;
     for (const auto& [period, own] : recent_) periods.push_back(period), owns.push_back(own);
-    if (own_ns <= kPauseOwnFactor * LowerMedian(owns)) return false;
+    if (own_ns <= parameters.pause_own_factor * LowerMedian(owns)) return false;
     std::vector<double> without_checkpoint;
     for (const auto& [rank, fold] : folds) {
       without_checkpoint.push_back(static_cast<double>(fold.period_ns()) - static_cast<double>(fold.checkpoint_own_ns));
     }
-    return LowerMedian(without_checkpoint) > kPauseFactor * LowerMedian(periods);
+    return LowerMedian(without_checkpoint) > parameters.pause_factor * LowerMedian(periods);
   }
 
   // Everybody looks at the operations of one fold before those of the next: they are the most of it, and all folds
@@ -389,7 +373,7 @@ class Engine::Impl {
     for (const auto& [rank, fold] : folds) {
       least = std::min(least, static_cast<double>(fold.covered_ns) / static_cast<double>(fold.period_ns()));
     }
-    least_covered_ += (least - least_covered_) * (judged_steps_ > 0 ? kAverage : 1);
+    least_covered_ += (least - least_covered_) * (judged_steps_ > 0 ? parameters.covered_average : 1);
     periods_.Add(place, period_ns, end_ns);
     last_step_ = step;
     ++judged_steps_;
@@ -412,13 +396,13 @@ class Engine::Impl {
     const double lost = periods_.LostSince(place - planned_steps_).ns / periods_.recent_ns();
     // Steps have to follow: where waits hide computation, a slow rank makes the others seem to do less.
     const bool follows = shift > 0 ? lost > shift / 4 && lost < 1e9 : lost < shift / 4;
-    const bool shifted = std::abs(shift) > kPlannedShift && follows;
+    const bool shifted = std::abs(shift) > parameters.planned_shift && follows;
     planned_steps_ = shifted ? planned_steps_ + 1 : std::max(0, planned_steps_ - 1);
     planned_shift_ += shifted ? (shift - planned_shift_) / planned_steps_ : 0;
     planned_wait_ += shifted ? (own_.common_wait_shift() - planned_wait_) / planned_steps_ : 0;
     shift_noise_.Add(shift);
     if (planned_steps_ == 3) planned_since_ = step - 2;
-    if (planned_steps_ >= kPlannedSteps) {
+    if (planned_steps_ >= parameters.planned_steps) {
       NoteShift();
       own_.RelearnLevels();
       transfers_.Forget();
@@ -430,9 +414,9 @@ class Engine::Impl {
 
   // Once it is known how far all ranks go up and down together for as long anyway: on a busy machine that says nothing.
   void NoteShift() {
-    if (!shift_noise_.ready() || std::abs(planned_shift_) < kShiftSigmas * shift_noise_.sigma()) return;
+    if (!shift_noise_.ready() || std::abs(planned_shift_) < parameters.shift_sigmas * shift_noise_.sigma()) return;
     const double change = std::exp(planned_shift_) - 1;
-    const bool is_waiting = planned_wait_ / change > kMostOfShift;
+    const bool is_waiting = planned_wait_ / change > parameters.cpu_wait_share;
     std::string_view what = "the work or the machines changed for all";
     if (is_waiting) {
       what = change > 0 ? "most of that is waiting for a CPU, because of other work or a limit"
@@ -532,7 +516,7 @@ class Engine::Impl {
   bool HasLeft(int rank) const {
     if (gathering_.IsGone(rank)) return true;
     if (MayComeBack(rank)) return false;
-    return judged_steps_ - 1 - std::max(0, JudgedAt(rank)) > kAbsentSteps;
+    return judged_steps_ - 1 - std::max(0, JudgedAt(rank)) > parameters.absent_steps;
   }
   // Whether it is so of any rank that the verdict accuses. `of_unknown`: what is so of a node without any known rank.
   template <typename Is>
@@ -561,7 +545,7 @@ class Engine::Impl {
     if (verdict.scope == Scope::kJob) return false;
     const auto left = [this](int rank) { return HasLeft(rank) || left_.count(rank) > 0; };
     if (verdict.scope == Scope::kLink) return IsAnyAccused(verdict, false, left);
-    const bool may_be_here = judged_steps_ <= kAbsentSteps || IsBeginning();
+    const bool may_be_here = judged_steps_ <= parameters.absent_steps || IsBeginning();
     return !IsAnyAccused(verdict, may_be_here, [&](int rank) { return !left(rank); });
   }
   // Somebody whom the verdict accuses has not been heard yet.
@@ -583,7 +567,7 @@ class Engine::Impl {
       if (again) return false;
       if (HasLeft(restored.verdict)) return true;
       if (!IsAwaited(restored.verdict)) ++restored.steps;
-      if (restored.steps > kKeepRestored || !book_.IsOpen(restored.key)) return true;
+      if (restored.steps > parameters.keep_restored || !book_.IsOpen(restored.key)) return true;
       Accusation& accusation = accusations.emplace_back();
       accusation.key = restored.key;
       accusation.verdict = restored.verdict;
@@ -604,17 +588,17 @@ class Engine::Impl {
   }
 
   // The steps come, and their times can be compared with nothing.
-  bool IsIdle() const { return own_.idle_steps() >= kMaxIdleSteps; }
+  bool IsIdle() const { return own_.idle_steps() >= parameters.idle_steps; }
 
   // `uncovered`: why the marks do not suffice; empty: they do, or it is not known yet.
   std::vector<Note> MakeNotes(const std::string& uncovered, const std::vector<int>& ahead,
                               const std::vector<int>& silent, bool behind) const {
     std::vector<Note> notes;
     if (has_few_steps()) {
-      notes.push_back(
-          {NoteKind::kShort,
-           absl::StrCat("only ", judged_steps_, " steps can be judged so far; ", kEnoughSteps, " are needed"),
-           FirstStep()});
+      notes.push_back({NoteKind::kShort,
+                       absl::StrCat("only ", judged_steps_, " steps can be judged so far; ", parameters.enough_steps,
+                                    " are needed"),
+                       FirstStep()});
     }
     if (!uncovered.empty()) notes.push_back({NoteKind::kCoverage, uncovered, FirstStep()});
     if (const std::vector<int>& unheard = roster().unheard; !unheard.empty()) {
@@ -639,7 +623,7 @@ class Engine::Impl {
       notes.push_back({NoteKind::kNoData, absl::StrCat("no more marks of rank ", FormatRanges(silent), ": not judged"),
                        SilentSince(silent)});
     }
-    if (judged_steps_ >= kEnoughSteps && !CanJudge()) {
+    if (judged_steps_ >= parameters.enough_steps && !CanJudge()) {
       notes.push_back({NoteKind::kShort,
                        "no two ranks do the same work: there is nothing to compare with but their own past",
                        FirstStep()});
@@ -650,7 +634,7 @@ class Engine::Impl {
                                     " steps: marks are lost, or too few ranks have the same ones"),
                        StepAt(lives_.PlaceOf(last_step_) - own_.idle_steps() + 1)});
     }
-    if (judged_steps_ >= kEnoughSteps && least_covered_ > kMostlyCommunication) {
+    if (judged_steps_ >= parameters.enough_steps && least_covered_ > parameters.mostly_communication) {
       notes.push_back(
           {NoteKind::kNotComparable,
            absl::StrFormat("communication takes %.0f %% of each step even on the rank that waits least; whether it was "
@@ -684,7 +668,7 @@ class Engine::Impl {
   // False: there is nothing to be said.
   bool NoteWeather(std::vector<Note>& notes) const {
     const Weather& weather = own_.weather();
-    if (weather.rises() < kRestless || weather.ranks() < 2) return false;
+    if (weather.rises() < parameters.restless || weather.ranks() < 2) return false;
     const double share = weather.cost_ns(lives_.PlaceOf(last_step_)) / std::max(1.0, periods_.recent_ns());
     notes.push_back({NoteKind::kRestless,
                      absl::StrFormat("%d times one of %d ranks was slower for %.0f steps on average, and then another: "
@@ -716,7 +700,7 @@ class Engine::Impl {
   }
 
   // Steps come, but those of most ranks are not judged.
-  bool IsBehind() const { return steps_since_judged_ >= kMaxIdleSteps || gathering_.MostAreUnused(); }
+  bool IsBehind() const { return steps_since_judged_ >= parameters.idle_steps || gathering_.MostAreUnused(); }
 
   void NoteOddSteps(const std::vector<int>& ahead, std::vector<Note>& notes) const {
     auto note = [&](std::string text, int64_t since) { notes.push_back({NoteKind::kNoData, std::move(text), since}); };
@@ -779,7 +763,7 @@ class Engine::Impl {
 
   void NoteUnbalancedStages(std::vector<Note>& notes) const {
     const auto& classes = own_.classes();
-    if (classes.size() < 2 || judged_steps_ < kEnoughSteps || own_.mode() != OwnTime::Mode::kBulk) return;
+    if (classes.size() < 2 || judged_steps_ < parameters.enough_steps || own_.mode() != OwnTime::Mode::kBulk) return;
     std::vector<double> times;
     for (const OwnTime::Class& peers : classes) {
       if (peers.average_reference_ns > 0) times.push_back(peers.average_reference_ns);
@@ -839,7 +823,7 @@ class Engine::Impl {
   int64_t planned_since_ = 0;
   double planned_shift_ = 0;  // mean over those steps
   double planned_wait_ = 0;   // likewise, of OwnTime::common_wait_shift()
-  BlockNoise shift_noise_{kPlannedSteps};
+  BlockNoise shift_noise_{parameters.planned_steps};
   Note shift_note_;  // since step -1: there is none
 };
 

@@ -12,14 +12,13 @@
 
 #include "absl/container/flat_hash_map.h"
 #include "absl/container/flat_hash_set.h"
+#include "diagnosis/parameters.h"
 
 namespace taskd::diagnosis {
 namespace {
 
-constexpr double kTie = 0.5;  // log likelihood
 constexpr int kMaxExplanations = 8;
 constexpr size_t kMaxAlternatives = 8;
-constexpr double kMinProbability = 0.05;
 // In a larger group only ranks that have other lines, too, are suspected one by one.
 constexpr size_t kLargeGroup = 64;
 
@@ -148,7 +147,7 @@ class Explainer {
       }
     }
     std::stable_sort(suspects.begin(), suspects.end(), [](const Suspect& x, const Suspect& y) {
-      if (std::abs(x.score - y.score) > kTie) return x.score > y.score;
+      if (std::abs(x.score - y.score) > parameters.tie) return x.score > y.score;
       return x.preference() < y.preference();
     });
     return suspects;
@@ -217,7 +216,7 @@ class Explainer {
     for (size_t i = 1; i < suspects.size() && explanation.alternatives.size() < kMaxAlternatives; ++i) {
       const Suspect& suspect = suspects[i];
       const double probability = std::exp(std::min(0.0, suspect.score - best)) / total;
-      if (probability < kMinProbability) continue;
+      if (probability < parameters.least_probability) continue;
       Alternative alternative;
       alternative.scope = suspect.scope();
       alternative.probability = probability;
@@ -235,7 +234,7 @@ class Explainer {
     const Suspect& best = suspects.front();
     std::vector<int> equals;
     for (const Suspect& suspect : suspects) {
-      if (suspect.scope() == best.scope() && std::abs(suspect.score - best.score) <= kTie) {
+      if (suspect.scope() == best.scope() && std::abs(suspect.score - best.score) <= parameters.tie) {
         equals.push_back(suspect.ids.front());
       }
     }

@@ -6,49 +6,12 @@
 #include <optional>
 
 #include "diagnosis/bar.h"
+#include "diagnosis/parameters.h"
 
 namespace taskd::diagnosis {
 namespace {
 
 constexpr double kNinetyFive = 1.96;  // standard errors
-constexpr double kNodeShare = 0.7;
-// How long a rank's accusation waits for the other ranks of its node.
-constexpr int kNodeSettleSteps = 3;
-// Issue latency below this share of what it was: the device waits for the host.
-constexpr double kIssueCollapse = 0.2;
-constexpr double kIssueFallen = 0.6;
-// Or it computes less than this part of what its rank takes longer.
-constexpr double kBusyShare = 0.5;
-// Or so much of that is waiting for a CPU (OwnTime::CpuWait).
-constexpr double kCpuWaitShare = 0.5;
-constexpr double kTailFactor = 1.15;
-constexpr double kTailShare = 0.2;
-// A pause of the interpreter lies in forward; backward runs without it. Of a slow computation a third does.
-constexpr double kForwardShare = 0.65;
-constexpr double kMostlyForward = 0.5;  // where it lasts
-constexpr double kPartlyForward = 0.4;  // more than of a slow computation
-// And its length varies: against its mean, and by more than the noise explains.
-constexpr double kSpread = 0.08;
-constexpr double kWideSpread = 0.25;
-constexpr double kSpreadSigmas = 2;
-// Or wherever it happens to be, while a slow computation is slow everywhere.
-constexpr double kScatter = 0.5;
-// Where marks cannot tell a pause from computation, either may be.
-constexpr double kPauseInstead = 0.3;
-constexpr double kLongestGapShare = 0.5;
-// What comes and goes, and of late takes less than this part of what is worth a verdict, has gone.
-constexpr double kGoneShare = 0.25;
-// A process that is slow loads and saves more slowly, too: below this share of what its own time costs, that is no
-// second fault.
-constexpr double kSecondFaultShare = 0.25;
-// And where its host moves the data, it moves them more slowly from about the same step on.
-constexpr int64_t kSameOnset = 20;
-// Steps that have become longer by less than this part of what a rank takes longer changed for other reasons, too, or
-// were as long before. Of 48 simulated faults of which steps do not tell the cost 43 cost more than this part of it.
-constexpr double kOfTheSame = 0.4;
-// A model is no closer than this part of the cost: with it 310 of 320 simulated faults cost what the interval holds,
-// without it 269.
-constexpr double kModelError = 0.05;
 
 double ConfidenceOf(const Stream& stream) {
   // How far beyond chance, softened: what the evaluation found for these sums.
@@ -66,7 +29,7 @@ struct Survey {
       if (!in.is_present(rank)) continue;
       const OwnTime::Rank& state = in.own.rank(rank);
       ++present;
-      fallen += state.issue_ratio < kIssueFallen ? 1 : 0;
+      fallen += state.issue_ratio < parameters.issue_fallen ? 1 : 0;
       has_device = has_device || state.has_device;
       raised.own = raised.own || state.slow().raised();
       raised.forward = raised.forward || state.forward->raised();
@@ -184,11 +147,11 @@ class Accuser {
     }
     if (present < 2 || in_.layout.nodes().size() < 2) return Blame::kRanks;
     const size_t needed =
-        std::max<size_t>(2, static_cast<size_t>(std::ceil(kNodeShare * static_cast<double>(present))));
+        std::max<size_t>(2, static_cast<size_t>(std::ceil(parameters.node_share * static_cast<double>(present))));
     if (alike >= needed || (by_host && IsHeldUpByHost(members))) return Blame::kNode;
     // The others of the node are on the way: the answer may be the node.
-    const bool settled = in_.step - youngest >= kNodeSettleSteps;
-    return !settled && raised.size() + rising >= needed ? Blame::kNobodyYet : Blame::kRanks;
+    const bool settled = in_.step - youngest >= parameters.settle_steps;
+    return !settled && IsOn(Veto::kAttribution) && raised.size() + rising >= needed ? Blame::kNobodyYet : Blame::kRanks;
   }
 
   bool IsPresent(int rank) const { return rank < in_.own.size() && in_.is_present(rank); }
@@ -201,9 +164,9 @@ class Accuser {
     for (int rank : ranks) {
       if (!IsPresent(rank)) continue;
       ++present;
-      fallen += in_.own.rank(rank).issue_ratio < kIssueFallen ? 1 : 0;
+      fallen += in_.own.rank(rank).issue_ratio < parameters.issue_fallen ? 1 : 0;
     }
-    return fallen >= 2 && static_cast<double>(fallen) >= kNodeShare * static_cast<double>(present) &&
+    return fallen >= 2 && static_cast<double>(fallen) >= parameters.node_share * static_cast<double>(present) &&
            2 * all_.fallen < all_.present;
   }
 
@@ -229,7 +192,7 @@ class Accuser {
   }
 
   bool HasGone(bool comes_and_goes, double excess_ns) const {
-    return comes_and_goes && !bar_.IsWorthIt(excess_ns / kGoneShare);
+    return comes_and_goes && !bar_.IsWorthIt(excess_ns / parameters.gone_share);
   }
 
   // Nobody is accused of it.
@@ -259,15 +222,16 @@ class Accuser {
     if (bar_.IsCrowd(compared)) {
       return stream.intermittent() || stream.StandsOut() ? Held{} : Held{Veto::kSignificance};
     }
-    if (stream.IsBeyondWeather() && StepsNs(stream.onset()) >= Bar::kGustNs) return {};
+    if (stream.IsBeyondWeather() && StepsNs(stream.onset()) >= parameters.known_noise_ns) return {};
     if (stream.IsUsual()) return {Veto::kSignificance};
-    const Held held = OfUnrest(compared, stream.mean() >= large && stream.z() >= Bar::kLargeZ, stream.onset(), cost_ns);
+    const Held held =
+        OfUnrest(compared, stream.mean() >= large && stream.z() >= parameters.unusual, stream.onset(), cost_ns);
     // That much sooner, were it to go on as it is.
     if (!held.holds() || !stream.IsBeyondWeather()) return held;
-    return {Veto::kDuration, StepsNs(stream.onset()), Bar::kGustNs};
+    return {Veto::kDuration, StepsNs(stream.onset()), parameters.known_noise_ns};
   }
   Held OfUnrest(int compared, bool large, int64_t onset, double cost_ns,
-                double least_share = Bar::kFewCostShare) const {
+                double least_share = parameters.small_cost) const {
     const double lasted_ns = std::max(in_.time_since(onset), StepsNs(onset));
     return bar_.OfUnrest(compared, large, lasted_ns, cost_ns, least_share);
   }
@@ -275,7 +239,7 @@ class Accuser {
   bool IsItsOwn(int rank) const {
     const Stream* on_cpu = in_.own.rank(rank).on_cpu_rise();
     return on_cpu != nullptr && on_cpu->IsClear() && !on_cpu->intermittent() && !on_cpu->IsFading() &&
-           StepsNs(on_cpu->onset()) >= Bar::kOnCpuNs &&
+           StepsNs(on_cpu->onset()) >= parameters.on_cpu_ns &&
            !in_.own.on_cpu_weather().Explains(rank, ClassOf(rank).present, StepsNs(on_cpu->returned()));
   }
   // Of steps alone: time that is remembered ends some hundred steps ago.
@@ -291,9 +255,9 @@ class Accuser {
     }
     const double lasted_ns = StepsNs(since);
     // Noise bursts have an unknown length during warm-up. Small peer groups need no extra wait: their rises have to be large.
-    const bool is_known = all_.has_device || stream.rose_in_quiet() || StepsNs(0) >= Weather::kUnknownNs;
-    if (!is_known && bar_.IsCrowd(peers) && lasted_ns < Weather::kGustNs) {
-      return {Veto::kWarmUp, lasted_ns, Weather::kGustNs};
+    const bool is_known = all_.has_device || stream.rose_in_quiet() || StepsNs(0) >= parameters.warm_up_ns;
+    if (!is_known && bar_.IsCrowd(peers) && lasted_ns < parameters.warm_up_burst_ns) {
+      return {Veto::kWarmUp, lasted_ns, parameters.warm_up_burst_ns};
     }
     const double until_ns = std::max(in_.own.weather().ExplainsUntilNs(rank, peers),
                                      in_.own.forward_weather().ExplainsUntilNs(rank, peers));
@@ -303,7 +267,8 @@ class Accuser {
   // The rank's own time may be accused already: a slow process is slow in this, too?
   Held OfSecondFault(int rank, double cost_ns) const {
     const bool follows = std::any_of(accusations_.begin(), accusations_.end(), [&](const Accusation& first) {
-      return first.concerns.count(rank) > 0 && cost_ns < kSecondFaultShare * first.verdict.cost_ms_per_step * 1e6;
+      return first.concerns.count(rank) > 0 &&
+             cost_ns < parameters.second_fault_share * first.verdict.cost_ms_per_step * 1e6;
     });
     return follows ? Held{Veto::kSecondFault} : Held{};
   }
@@ -373,22 +338,22 @@ class Accuser {
   OwnCause ChooseOwnCause(const std::vector<int>& ranks, bool node) const {
     if (in_.own.mode() == OwnTime::Mode::kForward) return {};
     const Profile look = ProfileOf(ranks);
-    if (node && look.issue < kIssueFallen) return {Cause::kHost};
-    if (look.cpu_wait > kCpuWaitShare) return {Cause::kHost};
+    if (node && look.issue < parameters.issue_fallen) return {Cause::kHost};
+    if (look.cpu_wait > parameters.cpu_wait_share) return {Cause::kHost};
     // Of a computation that is slow in each step the excess is as even as the noise lets it be.
-    const bool varies = look.spread > kSpread && look.spread * look.z > kSpreadSigmas;
-    const bool jitters = varies && look.spread > kWideSpread;
-    const bool in_one_place = look.forward > kForwardShare || look.scatter > kScatter;
-    const bool pauses = look.comes_and_goes
-                            ? in_one_place || look.longest > kLongestGapShare
-                            : (varies && look.forward > kMostlyForward) || (jitters && look.scatter > kScatter);
+    const bool varies = look.spread > parameters.spread && look.spread * look.z > parameters.spread_sigmas;
+    const bool jitters = varies && look.spread > parameters.wide_spread;
+    const bool in_one_place = look.forward > parameters.pause_forward || look.scatter > parameters.scatter;
+    const bool pauses = look.comes_and_goes ? in_one_place || look.longest > parameters.longest_gap
+                                            : (varies && look.forward > parameters.lasting_forward) ||
+                                                  (jitters && look.scatter > parameters.scatter);
     if (pauses) return {Cause::kGc};
-    if (look.issue < kIssueCollapse) return {Cause::kHost};
-    if (look.knows_busy) return {look.busy < kBusyShare ? Cause::kHost : Cause::kCompute};
-    const bool in_tail = look.tail > look.ratio * kTailFactor && look.tail_share > kTailShare;
+    if (look.issue < parameters.issue_collapse) return {Cause::kHost};
+    if (look.knows_busy) return {look.busy < parameters.busy_share ? Cause::kHost : Cause::kCompute};
+    const bool in_tail = look.tail > look.ratio * parameters.tail_factor && look.tail_share > parameters.tail_share;
     if (in_tail && !look.comes_and_goes) return {Cause::kMemory};
-    const bool may_pause =
-        look.forward > kMostlyForward || (jitters && (look.forward > kPartlyForward || !look.knows_forward));
+    const bool may_pause = look.forward > parameters.lasting_forward ||
+                           (jitters && (look.forward > parameters.partly_forward || !look.knows_forward));
     return {Cause::kCompute, may_pause && !look.comes_and_goes};
   }
 
@@ -408,7 +373,7 @@ class Accuser {
   // Where that is why.
   void AddCpuWait(int r, Verdict& verdict) const {
     const OwnTime::Rank& rank = in_.own.rank(r);
-    if (verdict.cause != Cause::kHost || rank.look->cpu_wait.Share().value_or(0) <= kCpuWaitShare) return;
+    if (verdict.cause != Cause::kHost || rank.look->cpu_wait.Share().value_or(0) <= parameters.cpu_wait_share) return;
     Evidence evidence = MakeEvidence("cpu_wait", rank.look->cpu_wait.wait.means(), rank.slow().z());
     evidence.peers = ClassOf(r).present - 1;
     verdict.evidence.push_back(evidence);
@@ -444,15 +409,15 @@ class Accuser {
     Cost cost = {modelled, modelled - margin, modelled + margin};
     if (lost.ns < Periods::kCannotTell) {
       const double most = lost.ns + (may_overlap ? 0 : lost.error_ns);
-      if (may_overlap || most >= kOfTheSame * modelled) cost.ns = std::clamp(most, 0.0, modelled);
+      if (may_overlap || most >= parameters.same_change * modelled) cost.ns = std::clamp(most, 0.0, modelled);
       cost.low_ns = std::min(cost.low_ns, lost.ns - kNinetyFive * lost.error_ns);
       const double high = lost.ns + kNinetyFive * lost.error_ns;
-      if (kOfTheSame * high <= modelled) cost.high_ns = std::max(cost.high_ns, high);
+      if (parameters.same_change * high <= modelled) cost.high_ns = std::max(cost.high_ns, high);
     } else {
-      cost.low_ns = kOfTheSame * modelled - margin;
+      cost.low_ns = parameters.same_change * modelled - margin;
     }
-    cost.low_ns = std::max(0.0, cost.low_ns - kModelError * cost.ns);
-    cost.high_ns += kModelError * cost.ns;
+    cost.low_ns = std::max(0.0, cost.low_ns - parameters.model_error * cost.ns);
+    cost.high_ns += parameters.model_error * cost.ns;
     return cost;
   }
 
@@ -490,7 +455,7 @@ class Accuser {
     const StreamOf own = [this](int rank) -> const Stream& { return in_.own.rank(rank).slow(); };
     std::vector<Suspect> suspects = FindSuspects(Detector::kOwnTime, own, true);
     // Without communication marks a forward holds waits: several slow ones may be one culprit and its victims.
-    if (in_.own.mode() == OwnTime::Mode::kForward && suspects.size() > 1) {
+    if (in_.own.mode() == OwnTime::Mode::kForward && suspects.size() > 1 && IsOn(Veto::kAttribution)) {
       for (Suspect& suspect : suspects) {
         Hold(Detector::kOwnTime, std::move(suspect.ranks), {Veto::kAttribution});
       }
@@ -547,21 +512,21 @@ class Accuser {
     Verdict verdict = MakeVerdict(suspect.scope, {suspect.id}, found.cause, since_step);
     verdict.confidence = ConfidenceOf(own(worst));
     if (found.or_gc) {
-      verdict.confidence *= 1 - kPauseInstead;
+      verdict.confidence *= 1 - parameters.pause_instead;
       verdict.alternatives.push_back({.scope = suspect.scope,
                                       .ids = {suspect.id},
                                       .links = {},
-                                      .probability = kPauseInstead,
+                                      .probability = parameters.pause_instead,
                                       .cause = Cause::kGc});
     }
     verdict.evidence.push_back(OwnEvidence(worst));
     AddCpuWait(worst, verdict);
     const bool is_own = IsItsOwn(worst);
     const Held fault = FirstOf({OfFading(fading), is_own ? Held{} : OfBurst(worst, own(worst)), bar_.OfCost(cost.ns)});
-    const Held unrest = is_own ? Held{} : OfUnrest(ClassOf(worst).present, own(worst), Bar::kLargeRise, cost.ns);
+    const Held unrest = is_own ? Held{} : OfUnrest(ClassOf(worst).present, own(worst), parameters.large_rise, cost.ns);
     Add(Detector::kOwnTime, std::move(verdict), {suspect.ranks.begin(), suspect.ranks.end()}, FirstOf({fault, unrest}),
         cost, costs.value());
-    accusations_.back().is_young = !fault.holds() && unrest.holds() && cost.ns >= Bar::kFewCostShare * in_.period_ns;
+    accusations_.back().is_young = !fault.holds() && unrest.holds() && cost.ns >= parameters.small_cost * in_.period_ns;
   }
 
   // Only one whose forward alone is longer, while steps are: several may be one culprit and its victims.
@@ -623,11 +588,11 @@ class Accuser {
     const double with = GetModel().StepNsIf(suspect.ranks, [&](int) { return measured.value(); });
     const double without = GetModel().StepNsIf(suspect.ranks, [&](int) { return measured.reference; });
     const Cost cost = CostOf(with - without, ErrorOf(drift), in_.lost_since(drift.onset()));
-    const bool held_up = in_.own.rank(suspect.ranks.front()).issue_ratio < kIssueCollapse;
+    const bool held_up = in_.own.rank(suspect.ranks.front()).issue_ratio < parameters.issue_collapse;
     Verdict verdict = MakeVerdict(suspect.scope, {suspect.id}, held_up ? Cause::kHost : Cause::kCompute, drift.onset());
     verdict.confidence = 0.9 * ConfidenceOf(drift);
     verdict.evidence.push_back(MakeEvidence("own_time", measured, drift.z()));
-    const Held unrest = OfUnrest(static_cast<int>(suspect.ranks.size()), drift, Bar::kLargeRise, cost.ns);
+    const Held unrest = OfUnrest(static_cast<int>(suspect.ranks.size()), drift, parameters.large_rise, cost.ns);
     Add(Detector::kOwnPast, std::move(verdict), {suspect.ranks.begin(), suspect.ranks.end()},
         FirstOf({OfPlan(), bar_.OfCost(cost.ns), unrest}), cost, MeanStepOf(measured));
   }
@@ -668,7 +633,7 @@ class Accuser {
       const auto peer_class = static_cast<size_t>(in_.layout.rank(worst).peer_class);
       evidence.peers = CountPresent(in_.layout.classes()[peer_class]) - 1;
       verdict.evidence.push_back(evidence);
-      const Held unrest = OfUnrest(CountRanks(data), stream, Bar::kLargeShare, cost.ns);
+      const Held unrest = OfUnrest(CountRanks(data), stream, parameters.large_cost, cost.ns);
       Add(Detector::kDataloader, std::move(verdict), {suspect.ranks.begin(), suspect.ranks.end()},
           FirstOf({OfSecondFault(worst, cost.ns), bar_.OfCost(cost.ns), unrest}), cost, costs.value());
     }
@@ -725,9 +690,10 @@ class Accuser {
       Evidence evidence = MakeEvidence("transfer", finding.measured, finding.z, finding.count);
       evidence.peers = finding.peers;
       verdict.evidence.push_back(evidence);
-      const bool large = cost.ns >= Bar::kLargeShare * in_.period_ns;
-      const Held unrest =
-          all_.has_device ? Held{} : OfUnrest(finding.lines, large, finding.onset, cost.ns, Bar::kFewTransferCostShare);
+      const bool large = cost.ns >= parameters.large_cost * in_.period_ns;
+      const Held unrest = all_.has_device
+                              ? Held{}
+                              : OfUnrest(finding.lines, large, finding.onset, cost.ns, parameters.small_transfer_cost);
       // What is left of many slower lines while they recover one by one looks like a few.
       Add(Detector::kTransfer, std::move(verdict), RanksConcerned(finding),
           FirstOf({OfPlan(), OfFading(finding.fading), bar_.OfCost(cost.ns), unrest}), cost,
@@ -740,7 +706,7 @@ class Accuser {
     const std::set<int> concerned = RanksConcerned(finding);
     return std::any_of(accusations_.begin(), accusations_.end(), [&](const Accusation& first) {
       if (first.verdict.evidence[0].feature != "own_time") return false;
-      if (std::abs(first.verdict.since_step - finding.onset) > kSameOnset) return false;
+      if (std::abs(first.verdict.since_step - finding.onset) > parameters.same_onset) return false;
       return std::any_of(first.concerns.begin(), first.concerns.end(), [&](int rank) {
         return !in_.own.rank(rank).has_device && (finding.scope == Scope::kJob || concerned.count(rank) > 0);
       });

@@ -5,6 +5,7 @@
 #include <random>
 
 #include "diagnosis/bar.h"
+#include "diagnosis/parameters.h"
 #include "gtest/gtest.h"
 
 namespace taskd::diagnosis {
@@ -12,7 +13,7 @@ namespace {
 
 constexpr double kMs = 1e6;
 constexpr int64_t kNow = 100;  // the step that is judged
-constexpr Stream::Limits kLimits = {.sigma = 0.01, .dead = 0.01, .most = 0.035, .h = 10, .jump = 0.12};
+const Stream::Limits kLimits = {.sigma = 0.01, .dead = 0.01, .most = 0.035, .h = 10, .jump = 0.12};
 
 // Nothing, and from `onset` on a rise of `d` that costs `excess_ms` beyond `reference_ms`: raised in its third step.
 Stream Rise(double d, double excess_ms, int64_t onset = 90, double reference_ms = 100) {
@@ -295,7 +296,7 @@ TEST_F(JudgeTest, OfAFewSaysHowLongARiseHasToLast) {
   ASSERT_EQ(decisions_.size(), 1u);
   EXPECT_EQ(decisions_[0].held.veto, Veto::kDuration);
   EXPECT_DOUBLE_EQ(decisions_[0].held.has, 11 * 150 * kMs) << "steps 90 to 100";
-  EXPECT_DOUBLE_EQ(decisions_[0].held.needs, Bar::kStretchNs);
+  EXPECT_DOUBLE_EQ(decisions_[0].held.needs, parameters.small_ns);
 }
 
 TEST_F(JudgeTest, WaitsForTheOtherRanksOfANode) {

@@ -3,64 +3,39 @@
 #include <algorithm>
 #include <cmath>
 
+#include "diagnosis/parameters.h"
+
 namespace taskd::diagnosis {
 namespace {
 
-constexpr int kLearn = 15;
-constexpr double kForget = 1.0 / 720;
-constexpr double kAverage = 0.15;
-// Below these nothing stands out from noise, whatever the noise seems to be.
-constexpr double kOwnSigma = 0.008;
-constexpr double kDataSigma = 0.004;
-constexpr double kCheckpointSigma = 0.1;
-// Machines of one model differ by a percent, some by three.
-constexpr double kOwnDead = 0.01;
-constexpr double kOwnMost = 0.035;
-constexpr double kDataDead = 0.008;
-constexpr double kDataMost = 0.015;
-constexpr double kDataJump = 0.04;
-// Savings are rare: two that are far off are enough.
-constexpr double kCheckpointH = 5.5;
-constexpr double kCommonCheckpointH = 2.5;
-constexpr double kCheckpointDead = 0.1;
-constexpr double kSmallSaving = 0.01;  // of the steps between two: that much more or less does not matter
 constexpr double kNever = 1e9;
-constexpr size_t kMinForwardPeers = 5;
-constexpr int kSilentSteps = 16;  // without operations, after which there are none
-constexpr size_t kSmallClass = 8;
 constexpr int kRotationSteps = 512;
-constexpr double kDeviatingShare =
-    0.05;                             // of the peers' own time: from here on a step shows what kind of deviation it is
-constexpr double kLargeShare = 0.15;  // and from here on its parts stand out from noise
-constexpr int kProfiledSteps = 20;
-constexpr int kEnoughWaits = 8;
-constexpr int kMostMissed = 64;  // steps in a row of which nobody knows what a rank waited, until that is forgotten
-constexpr double kLeastBusy = 0.1;
-constexpr int kEnoughLarge = 6;
-constexpr double kIssueShare = 0.3;
-constexpr size_t kLeaveOneOut = 32;   // ranks
 constexpr size_t kNoiseSamples = 64;  // of one class and step
-constexpr size_t kFew = 4;            // ranks, of which one moves what is known of the others
-constexpr double kYoungFew = 3;
-constexpr double kYoung = 1.5;
-constexpr double kTogether = 1.7;  // times the noise of a step, that more than that is in
-constexpr double kGustZ = 4;       // times what a step changes by
-constexpr int kNoiseEvery = 8;     // steps
-constexpr size_t kAhead = 8;       // ranks, whose memory is on its way while others are looked at
+constexpr int kNoiseEvery = 8;        // steps
+constexpr size_t kAhead = 8;          // ranks, whose memory is on its way while others are looked at
 
-// As far as they are the same for all streams with this noise: `sigma` of one observation, at least `least_sigma`.
-Stream::Limits MakeLimits(double sigma, const ScaleSigmas& sigmas, double least_sigma, double dead, double most,
-                          const Thresholds& h) {
-  Stream::Limits limits = {.dead = dead, .most = most, .h = h};
-  limits.SetNoise(std::max(least_sigma, sigma), sigmas);
+// What is the same for all streams of self times with this noise.
+Stream::Limits OwnLimits(const OwnTime::NoiseLevel& noise, const Thresholds& h) {
+  Stream::Limits limits = {.dead = parameters.own_dead, .most = parameters.own_most, .h = h};
+  limits.SetNoise(std::max(parameters.own_sigma, noise.one), noise.scales);
   return limits;
 }
+
+Stream::Limits DataLimits(const OwnTime::NoiseLevel& noise, const Thresholds& h) {
+  Stream::Limits limits = {
+      .dead = parameters.data_dead, .most = parameters.data_most, .h = h, .jump = parameters.data_jump};
+  limits.SetNoise(std::max(parameters.data_sigma, noise.one), noise.scales);
+  return limits;
+}
+
+// So few that one of them moves what is known of the others.
+bool IsSmall(size_t peers) { return peers <= static_cast<size_t>(parameters.small_hosts); }
 
 // Until it is known how means of some steps differ: what ranks differ by is more than a step's own noise where that goes
 // together for a while. Of a few ranks that cannot be told from one that is slow.
 double YoungSigma(double one, double of_ranks) {
-  if (of_ranks == 0) return kYoungFew * one;
-  return std::max(one, of_ranks > kTogether * one ? kYoung * of_ranks : of_ranks);
+  if (of_ranks == 0) return parameters.young_small_noise * one;
+  return std::max(one, of_ranks > parameters.autocorrelated * one ? parameters.young_noise * of_ranks : of_ranks);
 }
 
 // What a time would be without a deviation of `d` (log).
@@ -81,7 +56,7 @@ void OwnTime::Regroup(const Layout& layout) {
   classes_.resize(layout.classes().size());
   for (Rank& rank : ranks_) rank.BreakOff();
   for (const std::vector<int>& ranks : layout.classes()) {
-    if (ranks.size() <= kFew) continue;
+    if (IsSmall(ranks.size())) continue;
     for (const int rank : ranks) ranks_[static_cast<size_t>(rank)].on_cpu = {};
   }
   work_.Regroup(layout.size(), classes_.size());
@@ -151,7 +126,7 @@ void OwnTime::Observe(const Layout& layout, const std::vector<std::pair<int, Ste
 void OwnTime::FollowMode(Mode mode) {
   auto communicates = [](Mode which) { return which == Mode::kBulk || which == Mode::kAll; };
   silent_steps_ = communicates(mode) ? 0 : silent_steps_ + 1;
-  if (communicates(mode_) && silent_steps_ > 0 && silent_steps_ < kSilentSteps) return;
+  if (communicates(mode_) && silent_steps_ > 0 && silent_steps_ < parameters.silent_steps) return;
   if (mode != mode_) ChangeMode(mode);
 }
 
@@ -177,7 +152,7 @@ void OwnTime::ObserveOwn(const Layout& layout, int64_t step, const Thresholds& h
     if (views.empty()) continue;
     const PeerViews peers = ComparePeers(std::move(views), mode_);
     ObservePeers(peers, classes_[c], step, h, slowest);
-    if (layout.classes()[c].size() <= kFew) ObserveOnCpu(peers, step, h);
+    if (IsSmall(layout.classes()[c].size())) ObserveOnCpu(peers, step, h);
   }
   CountSlowest(slowest);
 }
@@ -193,7 +168,7 @@ double OwnTime::WaitNsOf(const std::vector<OwnView>& views) {
 
 // Their times are other ones from now on.
 void OwnTime::ForgetNoise(const std::vector<OwnView>& views, Class& peers) {
-  (views.size() >= kSmallClass ? peers.noise : shared_noise_) = Noise();
+  (views.size() >= parameters.small_class ? peers.noise : shared_noise_) = Noise();
   peers.seen = 0;
   peers.level = 0;
   peers.wait_level_ns = 0;
@@ -220,9 +195,9 @@ const OwnTime::NoiseLevel& OwnTime::NoiseOfFew(int rank, size_t peers, int obser
   if (scales[0] > 0 && !noise.IsYoung() && (observations + rank) % kNoiseEvery != 0) return level;
   const bool pair = peers == 2;
   one = pair ? noise.steps.median_sigma() : noise.steps.SigmaWithout(rank);
-  scales = pair ? noise.blocks.SigmasOfPair(one) : noise.blocks.SigmasWithout(rank, one, peers <= kFew);
+  scales = pair ? noise.blocks.SigmasOfPair(one) : noise.blocks.SigmasWithout(rank, one, IsSmall(peers));
   // Also where only this rank's are known.
-  if (scales[0] == 0) one = YoungSigma(one, peers <= kFew ? 0 : noise.ranks.SigmaWithout(rank));
+  if (scales[0] == 0) one = YoungSigma(one, IsSmall(peers) ? 0 : noise.ranks.SigmaWithout(rank));
   return level;
 }
 
@@ -231,9 +206,9 @@ void OwnTime::ObservePeers(const PeerViews& peers, Class& peer_class, int64_t st
   const size_t count = peers.views.size();
   double& average = peer_class.average_reference_ns;
   peer_class.reference_ns = peers.reference_ns();
-  average += (peers.cut_ns - average) * (average > 0 ? kAverage : 1);
+  average += (peers.cut_ns - average) * (average > 0 ? parameters.own_average : 1);
 
-  Noise& noise = count >= kSmallClass ? peer_class.noise : shared_noise_;
+  Noise& noise = count >= parameters.small_class ? peer_class.noise : shared_noise_;
   noise.Update();
   const size_t stride = count / kNoiseSamples + 1;
   StreamTails tails;
@@ -242,7 +217,7 @@ void OwnTime::ObservePeers(const PeerViews& peers, Class& peer_class, int64_t st
     tails.Count(ranks_[static_cast<size_t>(peers.views[i].rank)].own);
   }
   // Without communication marks a forward may hold waits: few peers then prove nothing.
-  const size_t enough = mode_ == Mode::kForward ? kMinForwardPeers : 2;
+  const size_t enough = mode_ == Mode::kForward ? parameters.forward_peers : 2;
   double forward_own_ns = -1;
   Stream::Limits limits;
   bool known = false;
@@ -261,16 +236,16 @@ void OwnTime::ObservePeers(const PeerViews& peers, Class& peer_class, int64_t st
     rank.own_ns = deviation.own_ns;
     rank.actual_own_ns = deviation.own_ns / own.work_factor;
     rank.own_reference_ns = deviation.reference_ns;
-    rank.average_own_ns += (rank.own_ns - rank.average_own_ns) * (rank.average_own_ns > 0 ? kAverage : 1);
+    rank.average_own_ns += (rank.own_ns - rank.average_own_ns) * (rank.average_own_ns > 0 ? parameters.own_average : 1);
     if (count < enough || !noise.steps.ready()) continue;
     const double d = deviation.judged;
     if (d > slowest.deviation) slowest = {own.rank, d};
     // Of many it is the same for all.
-    if (!known || count <= kLeaveOneOut) {
-      const NoiseLevel& level = count > kLeaveOneOut
+    if (!known || count <= parameters.leave_one_out) {
+      const NoiseLevel& level = count > parameters.leave_one_out
                                     ? NoiseOfMany(noise)
                                     : NoiseOfFew(own.rank, count, rank.own.observations(), noise, rank.noise.Begin());
-      limits = MakeLimits(level.one, level.scales, kOwnSigma, kOwnDead, kOwnMost, h);
+      limits = OwnLimits(level, h);
       known = true;
     }
     tails.Apply(limits, rank.own);
@@ -278,7 +253,7 @@ void OwnTime::ObservePeers(const PeerViews& peers, Class& peer_class, int64_t st
     if (event == Stream::Event::kCleared)
       weather_.Add(own.rank, rank.own.returned(), step, period_ns_, rank.own.mean_excess());
     noise.blocks.Add(own.rank, d, !rank.own.StandsOut());
-    if (d > kOwnMost + kGustZ * limits.one) gusts_.Add(own.rank, step);
+    if (d > parameters.own_most + parameters.unusual * limits.one) gusts_.Add(own.rank, step);
     idle_steps_ = 0;
     Profile(peers, own, step, forward_own_ns, rank);
   }
@@ -297,12 +272,13 @@ void OwnTime::ObserveOnCpu(const PeerViews& peers, int64_t step, const Threshold
     Rank& rank = ranks_[static_cast<size_t>(own.rank)];
     if (!known) {
       // It would stay as it was.
-      if (rank.on_cpu->own.observations() > 0 && ++rank.on_cpu.Begin().missed > kMostMissed) rank.on_cpu = {};
+      if (rank.on_cpu->own.observations() > 0 && ++rank.on_cpu.Begin().missed > parameters.missed_waits)
+        rank.on_cpu = {};
       continue;
     }
     const double waited = own.work_factor * static_cast<double>(own.fold->cpu_wait_ns);
     // Some of the waiting is in communication, so that little may be left.
-    on_cpu.push_back(std::max(kLeastBusy * rank.own_ns, rank.own_ns - waited));
+    on_cpu.push_back(std::max(parameters.least_busy * rank.own_ns, rank.own_ns - waited));
     tails.Count(rank.on_cpu->own);
   }
   if (!known) return;
@@ -325,7 +301,7 @@ void OwnTime::ObserveOnCpu(const PeerViews& peers, int64_t step, const Threshold
     state.missed = 0;
     if (!noise.steps.ready()) continue;
     const NoiseLevel& level = NoiseOfFew(r, peers.views.size(), state.own.observations(), noise, state.noise);
-    Stream::Limits limits = MakeLimits(level.one, level.scales, kOwnSigma, kOwnDead, kOwnMost, h);
+    Stream::Limits limits = OwnLimits(level, h);
     tails.Apply(limits, state.own);
     // Who waits less than its peers loses no more than it is behind them.
     const Stream::Time time = Without(rank.own_ns, std::min(d, with_waits));
@@ -341,14 +317,15 @@ void OwnTime::Profile(const PeerViews& peers, const OwnView& own, int64_t step, 
   const double forward = own.work_factor * static_cast<double>(fold.forward_ns);
   if (!rank.own.IsRising(0.25) && !rank.on_cpu->own.IsRising(0.25)) {
     rank.look = {};
-    rank.forward_level_ns += (forward - rank.forward_level_ns) * (rank.forward_level_ns > 0 ? kAverage : 1);
+    rank.forward_level_ns +=
+        (forward - rank.forward_level_ns) * (rank.forward_level_ns > 0 ? parameters.own_average : 1);
     return;
   }
   if (fold.broken > 0) return;
   const double excess = rank.own_ns - rank.own_reference_ns;
   Look& look = rank.look.Begin();
-  const bool deviates = excess > kDeviatingShare * peers.cut_ns;
-  const double share = 1.0 / std::min(++look.profiled, kProfiledSteps);
+  const bool deviates = excess > parameters.deviating * peers.cut_ns;
+  const double share = 1.0 / std::min(++look.profiled, parameters.profiled_steps);
 
   const auto tail = static_cast<double>(fold.tail_ns);
   const double tail_ratio = peers.tail_ns > 0 ? tail / peers.tail_ns : 1;
@@ -363,9 +340,9 @@ void OwnTime::Profile(const PeerViews& peers, const OwnView& own, int64_t step, 
     const double longer =
         by_peers ? static_cast<double>(fold.forward_own_ns) - forward_own_ns : forward - rank.forward_level_ns;
     const double part = std::clamp(longer / excess, 0.0, 1.0);
-    look.forward_share += (part - look.forward_share) / std::min(++look.deviating, kProfiledSteps);
-    if (excess > kLargeShare * peers.cut_ns) {
-      const double weight = 1.0 / std::min(++look.large, kProfiledSteps);
+    look.forward_share += (part - look.forward_share) / std::min(++look.deviating, parameters.profiled_steps);
+    if (excess > parameters.large_excess * peers.cut_ns) {
+      const double weight = 1.0 / std::min(++look.large, parameters.profiled_steps);
       look.large_share += weight * (part - look.large_share);
       look.large_square += weight * (part * part - look.large_square);
     }
@@ -373,7 +350,7 @@ void OwnTime::Profile(const PeerViews& peers, const OwnView& own, int64_t step, 
   if (deviates && fold.device_busy_ns > 0 && peers.busy_ns > 0) {
     const double longer = own.work_factor * static_cast<double>(fold.device_busy_ns) - peers.busy_ns;
     const double part = std::clamp(longer / excess, 0.0, 1.0);
-    look.busy_share += (part - look.busy_share) / std::min(++look.profiled_busy, kProfiledSteps);
+    look.busy_share += (part - look.busy_share) / std::min(++look.profiled_busy, parameters.profiled_steps);
   }
   // Of all steps: of a short one it is only known about when it waited.
   if (fold.cpu_wait_ns > 0 && peers.cpu_wait_of_others) {
@@ -414,11 +391,10 @@ void OwnTime::ObserveForward(const Layout& layout, const std::vector<std::pair<i
   forward_noise_.Update();
   StreamTails tail_rates;
   for (const auto& [r, fold] : folds) tail_rates.Count(*ranks_[static_cast<size_t>(r)].forward);
-  const auto& [sigma, scales] = NoiseOfMany(forward_noise_);
-  Stream::Limits limits = MakeLimits(sigma, scales, kOwnSigma, kOwnDead, kOwnMost, h);
+  Stream::Limits limits = OwnLimits(NoiseOfMany(forward_noise_), h);
   for (const auto& [r, fold] : folds) {
     const double reference = references[class_of(r)];
-    if (fold.forwards == 0 || sizes[class_of(r)] < kMinForwardPeers || reference <= 0) continue;
+    if (fold.forwards == 0 || sizes[class_of(r)] < parameters.forward_peers || reference <= 0) continue;
     Rank& rank = ranks_[static_cast<size_t>(r)];
     const double forward = work_.WithBenefit(r, static_cast<double>(fold.forward_ns), reference);
     const double d = std::log(std::max(1.0, forward) / reference);
@@ -437,10 +413,10 @@ void OwnTime::ObserveForward(const Layout& layout, const std::vector<std::pair<i
 
 std::optional<double> OwnTime::CpuWait::Share() const {
   const Measured::Means waits = wait.means(), owns = own.means();
-  if (owns.steps < kEnoughWaits || owns.excess <= 0) return std::nullopt;
+  if (owns.steps < parameters.enough_waits || owns.excess <= 0) return std::nullopt;
   // Some of the waiting is in communication, so that little may be left.
   const double busy = std::max(0.0, owns.value() - waits.value());
-  const double busy_reference = std::max(kLeastBusy * owns.reference, owns.reference - waits.reference);
+  const double busy_reference = std::max(parameters.least_busy * owns.reference, owns.reference - waits.reference);
   return std::clamp((waits.value() - waits.reference * busy / busy_reference) / owns.excess, 0.0, 1.0);
 }
 
@@ -458,7 +434,7 @@ void OwnTime::Rank::BreakOff() {
 double OwnTime::Look::scatter() const {
   // Of a variable between 0 and 1: its variance, and the most that it can be.
   const double most = large_share * (1 - large_share);
-  return large < kEnoughLarge || most < 0.05 ? 0 : (large_square - large_share * large_share) / most;
+  return large < parameters.enough_large || most < 0.05 ? 0 : (large_square - large_share * large_share) / most;
 }
 
 // The share of its usual issue latency that a rank has left. Whoever waits for others has a longer one, so among peers
@@ -476,12 +452,12 @@ void OwnTime::ObserveIssues(const std::vector<OwnView>& owns) {
     if (own.fold->issues == 0) continue;
     Rank& rank = ranks_[static_cast<size_t>(own.rank)];
     const auto now = static_cast<double>(own.fold->issue_p50_ns);
-    if (++rank.issues_seen <= kLearn) {
+    if (++rank.issues_seen <= parameters.learn) {
       rank.issue_level_ns += (std::max(now, usual) - rank.issue_level_ns) / rank.issues_seen;
       continue;
     }
     const double ratio = rank.issue_level_ns > 0 ? std::min(1.0, now / rank.issue_level_ns) : 1;
-    rank.issue_ratio += kIssueShare * (ratio - rank.issue_ratio);
+    rank.issue_ratio += parameters.issue_average * (ratio - rank.issue_ratio);
     if (rank.issue_ratio > 0.7)
       rank.issue_level_ns += 0.02 * (std::min(now, 1.2 * rank.issue_level_ns) - rank.issue_level_ns);
   }
@@ -501,7 +477,7 @@ void OwnTime::ObserveClasses(int64_t step, const Thresholds& h) {
     peers.last = y;
     peers.has_last = true;
     ++peers.seen;
-    if (peers.seen <= kLearn) {
+    if (peers.seen <= parameters.learn) {
       peers.level += (y - peers.level) / peers.seen;
       follow_wait(peers, 1.0 / peers.seen);
       continue;
@@ -516,18 +492,17 @@ void OwnTime::ObserveClasses(int64_t step, const Thresholds& h) {
   if (!class_noise_.steps.ready()) return;
   StreamTails tail_rates;
   for (const Class& peers : classes_) tail_rates.Count(peers.drift);
-  const auto& [sigma, scales] = class_noise_.level;
-  Stream::Limits limits = MakeLimits(sigma, scales, kOwnSigma, kOwnDead, kOwnMost, h);
+  Stream::Limits limits = OwnLimits(class_noise_.level, h);
   for (Class& peers : classes_) {
-    if (peers.reference_ns <= 0 || peers.seen <= kLearn) continue;
+    if (peers.reference_ns <= 0 || peers.seen <= parameters.learn) continue;
     const double d = peers.last - peers.level - (classes_.size() > 1 ? common_shift_ : 0);
     tail_rates.Apply(limits, peers.drift);
     peers.drift.Observe(step, d, Without(peers.reference_ns, d), limits);
     class_noise_.blocks.Add(static_cast<int>(&peers - classes_.data()), d, !peers.drift.StandsOut());
     idle_steps_ = 0;
     if (peers.drift.IsRising(0.3)) continue;
-    peers.level += kForget * (peers.last - peers.level);
-    follow_wait(peers, kForget);
+    peers.level += parameters.level_forget * (peers.last - peers.level);
+    follow_wait(peers, parameters.level_forget);
   }
 }
 
@@ -545,13 +520,8 @@ void OwnTime::ObserveData(const std::vector<std::pair<int, StepFold>>& folds, in
   ++data_seen_;
   StreamTails tail_rates;
   for (const auto& [r, fold] : folds) tail_rates.Count(ranks_[static_cast<size_t>(r)].data);
-  if (data_seen_ <= kLearn) data_level_ns_ += (reference - data_level_ns_) / data_seen_;
-  const auto limits_for = [&](double sigma, const ScaleSigmas& scales) {
-    Stream::Limits limits = MakeLimits(sigma, scales, kDataSigma, kDataDead, kDataMost, h);
-    limits.jump = kDataJump;
-    return limits;
-  };
-  Stream::Limits limits = limits_for(data_noise_.level.one, data_noise_.level.scales);
+  if (data_seen_ <= parameters.learn) data_level_ns_ += (reference - data_level_ns_) / data_seen_;
+  Stream::Limits limits = DataLimits(data_noise_.level, h);
   for (const auto& [r, fold] : folds) {
     if (fold.dataloaders == 0) continue;
     Rank& rank = ranks_[static_cast<size_t>(r)];
@@ -561,19 +531,21 @@ void OwnTime::ObserveData(const std::vector<std::pair<int, StepFold>>& folds, in
     }
     rank.data_ns = own;
     const double usual = loaders >= 2 ? others.Without(own) : data_level_ns_;
-    if (!data_noise_.steps.ready() || (loaders < 2 && data_seen_ <= kLearn)) continue;
+    if (!data_noise_.steps.ready() || (loaders < 2 && data_seen_ <= parameters.learn)) continue;
     const double excess = own - usual;
-    if (loaders <= kLeaveOneOut) limits = limits_for(data_noise_.steps.SigmaWithout(r), data_noise_.level.scales);
+    if (loaders <= parameters.leave_one_out)
+      limits = DataLimits({data_noise_.steps.SigmaWithout(r), data_noise_.level.scales}, h);
     tail_rates.Apply(limits, rank.data);
     rank.data.Observe(step, excess / period, {excess, usual}, limits);
     data_noise_.blocks.Add(r, excess / period, !rank.data.StandsOut());
   }
-  if (data_noise_.steps.ready() && data_seen_ > kLearn && loaders >= 2) {
+  if (data_noise_.steps.ready() && data_seen_ > parameters.learn && loaders >= 2) {
     const double excess = reference - data_level_ns_;
-    Stream::Limits common = MakeLimits(data_noise_.level.one, {}, kDataSigma, kDataDead, kDataMost, h);
+    Stream::Limits common = DataLimits({data_noise_.level.one, {}}, h);
+    common.jump = parameters.jump;
     tail_rates.Apply(common, common_data_, false);
     common_data_.Observe(step, excess / period, {excess, data_level_ns_}, common);
-    if (!common_data_.IsRising(0.3)) data_level_ns_ += kForget * excess;
+    if (!common_data_.IsRising(0.3)) data_level_ns_ += parameters.level_forget * excess;
   }
 }
 
@@ -589,11 +561,12 @@ void OwnTime::ObserveCheckpoints(const std::vector<std::pair<int, StepFold>>& fo
   last_checkpoint_step_ = step;
   const double interval = checkpoint_interval();
   // Savings of a few milliseconds differ by half of it and more.
-  const double small = kSmallSaving * period_ns * interval;
+  const double small = parameters.small_save * period_ns * interval;
   auto log_ratio = [small](double a, double b) { return std::log((a + small) / (b + small)); };
   checkpoint_noise_.Update();
-  Stream::Limits limits = {.dead = kCheckpointDead, .most = kCheckpointDead, .h = {kCheckpointH}, .jump = kNever};
-  limits.SetNoise(std::max(kCheckpointSigma, checkpoint_noise_.sigma()), {});
+  Stream::Limits limits = {
+      .dead = parameters.save_dead, .most = parameters.save_dead, .h = {parameters.save_h}, .jump = kNever};
+  limits.SetNoise(std::max(parameters.save_sigma, checkpoint_noise_.sigma()), {});
   for (const auto& [r, fold] : folds) {
     if (fold.checkpoints == 0) continue;
     Rank& rank = ranks_[static_cast<size_t>(r)];
@@ -606,7 +579,7 @@ void OwnTime::ObserveCheckpoints(const std::vector<std::pair<int, StepFold>>& fo
   }
   if (!alone && checkpoints_seen_ >= 1) {
     // The median of many savings in one step weighs as much as several steps of one rank.
-    limits.h = {kCommonCheckpointH};
+    limits.h = {parameters.common_save_h};
     common_checkpoint_.Observe(step, log_ratio(reference, checkpoint_level_),
                                {reference - checkpoint_level_, checkpoint_level_}, limits);
   }
@@ -624,10 +597,11 @@ std::optional<OwnTime::Fineness> OwnTime::OwnFineness(const Layout& layout, int 
   // One without peers: against its own past.
   const Stream& stream = count >= 2 ? state.own : peers.drift;
   if (stream.observations() == 0) return std::nullopt;
-  const Noise& noise = count >= kSmallClass ? peers.noise : shared_noise_;
-  const NoiseLevel& level = count < 2 ? class_noise_.level : count > kLeaveOneOut ? noise.level : *state.noise;
-  Stream::Limits limits = {.dead = kOwnDead, .most = kOwnMost, .h = thresholds_};
-  limits.SetNoise(std::max(kOwnSigma, level.one), level.scales);
+  const Noise& noise = count >= parameters.small_class ? peers.noise : shared_noise_;
+  const NoiseLevel& level = count < 2                          ? class_noise_.level
+                            : count > parameters.leave_one_out ? noise.level
+                                                               : *state.noise;
+  const Stream::Limits limits = OwnLimits(level, thresholds_);
   return Fineness{stream.SmallestRise(limits, steps), limits.sigma};
 }
 
@@ -638,15 +612,14 @@ std::optional<OwnTime::Fineness> OwnTime::OnCpuFineness(int rank, int steps) con
   // It is known of some of them.
   const double known = std::min(1.0, static_cast<double>(stream.observations()) / state.own.observations());
   const NoiseLevel& level = state.on_cpu->noise;
-  const Stream::Limits limits = MakeLimits(level.one, level.scales, kOwnSigma, kOwnDead, kOwnMost, thresholds_);
+  const Stream::Limits limits = OwnLimits(level, thresholds_);
   return Fineness{stream.SmallestRise(limits, static_cast<int>(known * steps)), limits.sigma};
 }
 
 std::optional<OwnTime::Fineness> OwnTime::DataFineness(int rank, int steps) const {
   const Stream& stream = ranks_[static_cast<size_t>(rank)].data;
   if (stream.observations() == 0) return std::nullopt;
-  Stream::Limits limits = {.dead = kDataDead, .most = kDataMost, .h = thresholds_, .jump = kDataJump};
-  limits.SetNoise(std::max(kDataSigma, data_noise_.level.one), data_noise_.level.scales);
+  const Stream::Limits limits = DataLimits(data_noise_.level, thresholds_);
   return Fineness{stream.SmallestRise(limits, steps), limits.sigma};
 }
 

@@ -3,13 +3,12 @@
 #include <algorithm>
 #include <cmath>
 
+#include "diagnosis/parameters.h"
 #include "diagnosis/stats.h"
 
 namespace taskd::diagnosis {
 namespace {
 
-constexpr uint32_t kMinGaps = 4;
-constexpr double kMinEnds = 0.5;
 constexpr size_t kKinds = 4;         // of operations, that are looked at
 constexpr size_t kModeSample = 512;  // ranks
 
@@ -134,7 +133,7 @@ OwnMode ChooseMode(const Layout& layout, const std::vector<std::pair<int, StepFo
     forward += fold.forwards > 0 ? 1 : 0;
     if (fold.ops.empty() && fold.covered_ns == 0) continue;  // one that ends after its step is an operation too
     ++all;
-    bulk += ViewOf(layout, rank, fold, OwnMode::kBulk).cut_gaps >= kMinGaps ? 1 : 0;
+    bulk += ViewOf(layout, rank, fold, OwnMode::kBulk).cut_gaps >= parameters.gaps ? 1 : 0;
   }
   if (2 * all > looked_at) return 2 * bulk > all ? OwnMode::kBulk : OwnMode::kAll;
   return 2 * forward > looked_at ? OwnMode::kForward : OwnMode::kNone;
@@ -157,7 +156,7 @@ PeerViews ComparePeers(std::vector<OwnView> views, OwnMode mode) {
   peers.cut_ns = peers.cut_of_others.of_all();
   peers.full_ns = peers.full_of_others.of_all();
   // The ends of the step alone prove something only if they are a good part of it.
-  if (mode == OwnMode::kAll && peers.full_ns < kMinEnds * peers.cut_ns) peers.full_ns = 0;
+  if (mode == OwnMode::kAll && peers.full_ns < parameters.least_ends * peers.cut_ns) peers.full_ns = 0;
   if (mode == OwnMode::kAll && peers.full_ns > 0) FindCertain(peers.cut_of_others, views);
   peers.tokens = MedianOf(views, [](const OwnView& own) { return own.tokens; });
   peers.tail_ns = MedianOf(views, [](const OwnView& own) { return static_cast<double>(own.fold->tail_ns); });

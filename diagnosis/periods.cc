@@ -4,14 +4,11 @@
 #include <cmath>
 #include <vector>
 
+#include "diagnosis/parameters.h"
 #include "diagnosis/stats.h"
 
 namespace taskd::diagnosis {
 namespace {
-
-constexpr size_t kRecent = 10;   // steps that show how long one takes at present
-constexpr int64_t kWindow = 30;  // steps that are compared
-constexpr size_t kEnoughBefore = 5;
 
 // Of a median, squared: from the median distance to it, as if the values were normal.
 double SquaredErrorOf(const std::vector<double>& values, double median) {
@@ -27,7 +24,7 @@ void Periods::Add(int64_t step, double period_ns, uint64_t end_ns) {
   history_.push_back({step, period_ns, end_ns});
   if (history_.size() > kHistory) history_.pop_front();
   std::vector<double> last;
-  for (size_t i = history_.size() - std::min(history_.size(), kRecent); i < history_.size(); ++i) {
+  for (size_t i = history_.size() - std::min(history_.size(), parameters.recent_steps); i < history_.size(); ++i) {
     last.push_back(history_[i].ns);
   }
   recent_ns_ = LowerMedian(last);
@@ -40,12 +37,12 @@ Periods::Lost Periods::LostSince(int64_t onset) const {
   std::vector<double> after;
   for (auto period = history_.rbegin(); period != history_.rend(); ++period) {
     if (period->step >= onset) {
-      if (period->step > history_.back().step - kWindow) after.push_back(period->ns);
-    } else if (!period->slow && before.size() < kWindow) {
+      if (period->step > history_.back().step - parameters.compared_steps) after.push_back(period->ns);
+    } else if (!period->slow && before.size() < static_cast<size_t>(parameters.compared_steps)) {
       before.push_back(period->ns);
     }
   }
-  if (before.size() < kEnoughBefore || after.empty()) return {};
+  if (before.size() < parameters.enough_before || after.empty()) return {};
   const double now = LowerMedian(after), then = LowerMedian(before);
   return {now - then, std::sqrt(SquaredErrorOf(after, now) + SquaredErrorOf(before, then))};
 }

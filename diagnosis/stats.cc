@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <cmath>
 
+#include "diagnosis/parameters.h"
+
 namespace taskd::diagnosis {
 
 MedianOfOthers::MedianOfOthers(std::vector<double>& values) : size_(values.size()) {
@@ -149,10 +151,9 @@ double CusumClip(const std::array<double, 3>& rates) {
 }
 
 int StepsBeyondChance(double rate) {
-  constexpr double kChance = 1e-9;
-  constexpr int kLeast = 3;
-  if (rate * rate * rate < kChance / 2) return kLeast;
-  return std::clamp(static_cast<int>(std::ceil(std::log(kChance) / std::log(std::min(rate, 0.5)))), kLeast, 30);
+  if (rate * rate * rate < parameters.jump_chance / 2) return parameters.jumps;
+  return std::clamp(static_cast<int>(std::ceil(std::log(parameters.jump_chance) / std::log(std::min(rate, 0.5)))),
+                    parameters.jumps, 30);
 }
 
 }  // namespace taskd::diagnosis

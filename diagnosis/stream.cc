@@ -5,36 +5,13 @@
 #include <numeric>
 #include <vector>
 
+#include "diagnosis/parameters.h"
 #include "diagnosis/stats.h"
 
 namespace taskd::diagnosis {
 namespace {
 
-constexpr double kClip = 4;      // no single step weighs more than this
-constexpr int kLearn = 15;       // observations until the own past counts
-constexpr int kRemember = 8192;  // observations that the own past is the mean of: more than the slowest rise takes
-constexpr double kJumpZ = 8;
-constexpr double kSpikeZ = 4;
-constexpr double kRecurrenceLogP = -23;  // p < 1e-10
-constexpr int kMinSpikes = 4;
-constexpr double kAlone = 4;  // times as far from the next spike as those are from each other
-constexpr double kLastingShare = 0.6;
-constexpr int kMinQuiet = 48;
-// A deviation that comes back within so many steps was never gone.
-constexpr int kSameDeviation = 60;
-constexpr int kReturns = 2;               // so often, and it comes and goes
-constexpr int kRaisedSteps = 40;          // that the means of a raised one are of, or four blocks of its scale
-constexpr double kTrimmed = 0.916;        // standard deviation of a mean of four, to that of the two in the middle
 constexpr uint64_t kForgotten = 1 << 20;  // observations of all sources
-constexpr size_t kMany = 48;              // blocks, that show how often there are large ones
-constexpr double kSteady = 1.7;           // growth from one scale to the next
-constexpr double kUnmeasured = 1.1;
-constexpr float kBegins = 2.25;  // times what a sum had before
-constexpr double kVisibly = 6;   // standard errors
-constexpr double kStillVisibly = 3;
-constexpr double kClearly = 6;     // so that nobody had to be lucky
-constexpr double kRising = 0.25;   // of a threshold: from here on nothing of it becomes the own past
-constexpr double kMostGrowth = 2;  // of noise to the next scale: means of four times as many steps differ as much
 constexpr uint8_t kAllScales = (1U << kScales) - 1;
 
 }  // namespace
@@ -47,9 +24,9 @@ Thresholds ThresholdsFor(double arl) {
 
 void Stream::Learn(double d, const Limits& limits) {
   // Winsorised, so that what is wrong from the start cannot become normal.
-  const double most = limits.most + kClip * limits.sigma;
+  const double most = limits.most + parameters.clip * limits.sigma;
   const double value = std::clamp(d, -most, most);
-  base_ += (value - base_) / std::min(seen_, kRemember);
+  base_ += (value - base_) / std::min(seen_, parameters.remembered);
 }
 
 // What a rise is measured from. A sum that decides over many steps has to know the own past all the better; half of its
@@ -58,7 +35,7 @@ void Stream::Learn(double d, const Limits& limits) {
 double Stream::LimitOf(size_t scale, const Limits& limits, double known) const {
   const double sigma = limits.sigmas[scale];
   double limit = limits.most;
-  if (seen_ >= kLearn) {
+  if (seen_ >= parameters.learn) {
     const double unknown = scale > 0 ? sigma / known : 0;
     limit = std::min(std::max(base(), 0.0) + limits.dead + unknown, limits.most);
   }
@@ -66,7 +43,7 @@ double Stream::LimitOf(size_t scale, const Limits& limits, double known) const {
 }
 
 // The root of how many observations the own past is of.
-double Stream::Known() const { return std::sqrt(std::min(seen_, kRemember)); }
+double Stream::Known() const { return std::sqrt(std::min(seen_, parameters.remembered)); }
 
 double Stream::LimitFor(double unequal, size_t scale, const Limits& limits) {
   return scale > 0 ? std::max(0.0, unequal - kDrift[scale] * limits.sigmas[scale] / 2) : unequal;
@@ -91,7 +68,7 @@ void Stream::ForgetWindows() {
 std::optional<size_t> Stream::FindRecurring(const Limits& limits) const {
   auto beyond_chance = [this](size_t window, double rate) {
     const int hits = CountStarts(window);
-    return hits >= kMinSpikes && LogBinomialTail(trials(), hits, rate) < kRecurrenceLogP;
+    return hits >= parameters.events && LogBinomialTail(trials(), hits, rate) < parameters.recurrence_ln_p;
   };
   if (beyond_chance(kBigSpikes, limits.big_rate)) return kBigSpikes;
   if (beyond_chance(kSpikes, limits.spike_rate)) return kSpikes;
@@ -100,7 +77,7 @@ std::optional<size_t> Stream::FindRecurring(const Limits& limits) const {
 
 Stream::Event Stream::Observe(int64_t step, double d, const Time& time, const Limits& limits) {
   ++seen_;
-  if (seen_ <= kLearn) Learn(d, limits);
+  if (seen_ <= parameters.learn) Learn(d, limits);
   const Observation now = Classify(step, d, time, LimitOf(0, limits), limits);
   Remember(now, limits);
   const State before = state_;
@@ -115,7 +92,7 @@ Stream::Event Stream::Observe(int64_t step, double d, const Time& time, const Li
       state_ = FollowIntermittent(now);
       break;
   }
-  if (seen_ > kLearn && !raised() && risen_ < kRising) Learn(d, limits);
+  if (seen_ > parameters.learn && !raised() && risen_ < parameters.rising) Learn(d, limits);
   if ((before == State::kQuiet) == (state_ == State::kQuiet)) return Event::kNone;
   if (state_ == State::kQuiet) {
     BeginQuiet(step);
@@ -131,8 +108,8 @@ Stream::Observation Stream::Classify(int64_t step, double d, const Time& time, d
           .d = d,
           .time = time,
           .z = z,
-          .spike = z > kSpikeZ && d > limit + 2 * limits.dead,
-          .jump = z > kJumpZ && d > limits.jump};
+          .spike = z > parameters.unusual && d > limit + 2 * limits.dead,
+          .jump = z > parameters.jump_sigmas && d > limits.jump};
 }
 
 void Stream::Remember(const Observation& now, const Limits& limits) {
@@ -188,7 +165,7 @@ void Stream::AddTo(size_t scale, const Observation& now, double z) {
   }
   Sum& sum = sums_.Begin()[scale];
   sum.value = value;
-  if (sum.value == 0 || (sum.value > kBegins * before && seen_ > kLearn)) {
+  if (sum.value == 0 || (sum.value > parameters.begins * before && seen_ > parameters.learn)) {
     sum = {.value = sum.value};
     rose_later_ |= static_cast<uint8_t>(1U << scale);
   }
@@ -203,7 +180,6 @@ void Stream::AddTo(size_t scale, const Observation& now, double z) {
 
 double Stream::SmallestRise(const Limits& limits, int steps) const {
   constexpr double kNinetyNine = 2.33;  // standard deviations
-  constexpr double kMargin = 1.15;      // the noise is not known better than that
   double smallest = INFINITY;
   const double known = Known();
   const double root = std::sqrt(steps);
@@ -213,11 +189,12 @@ double Stream::SmallestRise(const Limits& limits, int steps) const {
   };
   for (size_t scale = 0; scale < kScales && limits.sigmas[scale] > 0 && steps > 0; ++scale) {
     const double z = kDrift[scale] + (limits.h[scale] + kNinetyNine * root) / steps;
-    if (z < limits.clip) smallest = std::min(smallest, limit(scale) + kMargin * z * limits.sigmas[scale]);
+    if (z < limits.clip)
+      smallest = std::min(smallest, limit(scale) + parameters.noise_margin * z * limits.sigmas[scale]);
   }
   // A few large ones in a row.
   if (steps >= limits.jumps) {
-    const double jump = std::max(limits.jump, limit(0) + kJumpZ * limits.sigma);
+    const double jump = std::max(limits.jump, limit(0) + parameters.jump_sigmas * limits.sigma);
     smallest = std::min(smallest, jump + (kNinetyNine + std::log(limits.jumps)) * limits.sigma);
   }
   return smallest;
@@ -246,15 +223,15 @@ Stream::State Stream::RaiseBySum(int64_t step, const Limits& limits) {
   }
   mean_ = lead.mean;
   Rise& rise = rise_.Begin();
-  const bool again = rise.cleared >= 0 && step - rise.cleared < kSameDeviation && mean_ < 2 * rise.last_mean &&
-                     rise.last_mean < 2 * mean_;
+  const bool again = rise.cleared >= 0 && step - rise.cleared < parameters.same_deviation &&
+                     mean_ < 2 * rise.last_mean && rise.last_mean < 2 * mean_;
   rise.returns = again ? rise.returns + 1 : 0;
   rise.returned = lead.first_step;
   if (!again) {
     rise.onset = lead.first_step;
     rise.from_start = (rose_later_ >> lead_ & 1) == 0;
   }
-  const bool comes_and_goes = rise.returns >= kReturns;
+  const bool comes_and_goes = rise.returns >= parameters.returns;
   rise.measured.Begin(comes_and_goes ? WindowMeans(step) : LeadMeans(step));
   return comes_and_goes ? State::kIntermittent : State::kLasting;
 }
@@ -266,9 +243,9 @@ std::pair<int, int> Stream::FindFirst(const Bits& spikes) {
     if (IsSet(spikes, age)) ages.push_back(age);
   }
   size_t oldest = ages.size() - 1;
-  for (; oldest >= kMinSpikes; --oldest) {
+  for (; oldest >= static_cast<size_t>(parameters.events); --oldest) {
     const double usual = static_cast<double>(ages[oldest - 1] - ages[0]) / static_cast<double>(oldest - 1);
-    if (ages[oldest] - ages[oldest - 1] <= kAlone * std::max(1.0, usual)) break;
+    if (ages[oldest] - ages[oldest - 1] <= parameters.alone * std::max(1.0, usual)) break;
   }
   return {ages[oldest], static_cast<int>(oldest) + 1};
 }
@@ -277,9 +254,9 @@ Stream::State Stream::RaiseByRecurrence(int64_t step, const Bits& spikes) {
   const auto [age, recurring] = FindFirst(spikes);
   Rise& rise = rise_.Begin();
   rise.onset = rise.returned = step - age;
-  RaisedBy(recurring, kMinSpikes);
+  RaisedBy(recurring, parameters.events);
   // Most steps since the first one: it lasts, only not evenly enough for the sum.
-  if (recurring >= kLastingShare * (age + 1)) {
+  if (recurring >= parameters.lasting_share * (age + 1)) {
     rise.measured.Begin(LeadMeans(step));
     return State::kLasting;
   }
@@ -293,18 +270,19 @@ Stream::State Stream::FollowLasting(const Observation& now, const Limits& limits
   const double limit = LimitOf(rise.scale, limits);
   const double half_way = (limit + mean_) / 2;
   // What varies by itself is not over because of a few good steps.
-  if (now.d > limit) rise.spread += (std::abs(now.d - mean_) - rise.spread) / std::min(rise.count, kRaisedSteps);
+  if (now.d > limit)
+    rise.spread += (std::abs(now.d - mean_) - rise.spread) / std::min(rise.count, parameters.raised_steps);
   const double noise = std::max(limits.sigma, limits.sigmas[rise.scale]);
   const double sigma = std::max(noise, 1.25 * rise.spread);
   // The mirrored test, as patient as the sum that raised it.
   rise.down_h = limits.h[rise.scale];
-  rise.down = std::max(0.0, rise.down + std::clamp((half_way - now.d) / sigma, -kClip, kClip));
+  rise.down = std::max(0.0, rise.down + std::clamp((half_way - now.d) / sigma, -parameters.clip, parameters.clip));
   if (rise.down > rise.down_h) return State::kQuiet;
   rise.measured.Add(now.step, now.time.excess, now.time.reference, IsFading());
   // Not of what may be after its end.
   if (IsFading() && now.d <= half_way) return State::kLasting;
   // As long as it does not stand out the mean is of all steps, so that it does once it is there for long enough.
-  const int most = rise.stands_out ? std::max(kRaisedSteps, 4 * kBlock[rise.scale]) : kRemember;
+  const int most = rise.stands_out ? std::max(parameters.raised_steps, 4 * kBlock[rise.scale]) : parameters.remembered;
   rise.count = std::min(rise.count + 1, most);
   mean_ += (now.d - mean_) / rise.count;
   Weigh(limits);
@@ -320,7 +298,7 @@ Stream::Means Stream::MeansOf(int count, const Limits& limits) {
   means.error = means.expected = std::max(limits.sigma, sigma) / std::sqrt(count);
   means.longest = means.scale;
   while (is_known(means.longest + 1)) ++means.longest;
-  means.go_together = limits.sigmas[means.longest] > kSteady * limits.one;
+  means.go_together = limits.sigmas[means.longest] > parameters.autocorrelated * limits.one;
   if (!means.go_together) return means;
   // More of them than a block has may say no more than that.
   double most = sigma / std::sqrt(std::min(kBlock[means.scale], count));
@@ -336,7 +314,7 @@ Stream::Means Stream::MeansOf(int count, const Limits& limits) {
 double Stream::SigmaBeyond(size_t longest, int count, const Limits& limits) {
   const double sigma = limits.sigmas[longest];
   const double shorter = longest > 0 ? limits.sigmas[longest - 1] : limits.one;
-  const double growth = std::clamp(sigma / shorter, 1.0, kMostGrowth);
+  const double growth = std::clamp(sigma / shorter, 1.0, parameters.most_growth);
   const double scales = std::log2(static_cast<double>(count) / kBlock[longest]) / 2;
   return sigma * std::pow(growth, longest > 0 ? scales / 2 : scales);
 }
@@ -348,10 +326,11 @@ void Stream::Weigh(const Limits& limits) {
   const Means means = MeansOf(count, limits);
   const double beyond = mean_ - LimitOf(means.scale, limits);
   rise.error = means.error;
-  rise.clear = means.scale > 0 && beyond > kClearly * means.error;
-  rise.beyond_weather = rise.clear && mean_ < kUsualRise * limits.sigma;
-  rise.stands_out = !means.go_together || beyond > (rise.stands_out ? kStillVisibly : kVisibly) * means.error;
-  rise.usual = means.go_together && beyond < kStillVisibly * means.expected;
+  rise.clear = means.scale > 0 && beyond > parameters.significant * means.error;
+  rise.beyond_weather = rise.clear && mean_ < parameters.unusual * limits.sigma;
+  rise.stands_out = !means.go_together ||
+                    beyond > (rise.stands_out ? parameters.still_significant : parameters.significant) * means.error;
+  rise.usual = means.go_together && beyond < parameters.still_significant * means.expected;
 }
 
 Stream::State Stream::FollowIntermittent(const Observation& now) {
@@ -360,7 +339,7 @@ Stream::State Stream::FollowIntermittent(const Observation& now) {
   rise.measured.Add(now.step, now.time.excess, now.time.reference, false);
   int& quiet = rise.quiet;
   quiet = now.spike ? 0 : quiet + 1;
-  const int patience = std::max(kMinQuiet, 6 * trials() / std::max(1, spikes()));
+  const int patience = std::max(parameters.quiet_steps, 6 * trials() / std::max(1, spikes()));
   return quiet < patience ? State::kIntermittent : State::kQuiet;
 }
 
@@ -384,7 +363,7 @@ void Stream::BeginRaised(int64_t step, const Limits& limits) {
   rise.stands_out = false;
   Weigh(limits);
   rise.raised_step = step;
-  rise.rose_in_quiet = limits.sigma < kQuietNoise;
+  rise.rose_in_quiet = limits.sigma < parameters.quiet_noise;
   rise.down = rise.spread = 0;
   rise.down_h = limits.h[rise.scale];
   rise.quiet = 0;
@@ -407,7 +386,7 @@ void Stream::Rebase() {
     sums_ = {};
     // Watched for long enough without a rise: one that is there in the next step was not there from the start. If nothing
     // was observed since the last time, what was known then still holds.
-    if (seen_ > 0) rose_later_ = seen_ > kLearn ? kAllScales : 0;
+    if (seen_ > 0) rose_later_ = seen_ > parameters.learn ? kAllScales : 0;
     risen_ = 0;
     jumps_ = 0;
   }
@@ -507,8 +486,8 @@ double ScaleNoise::SigmaOf(size_t scale, bool typical) {
   };
   double sigma = 1.4826 * quantile(0.5);
   // More than what a change of all of them at once leaves behind.
-  if (!typical && scratch_.size() >= kMany) sigma = std::max(sigma, quantile(0.75) / 1.15);
-  return kTrimmed * sigma * (1 + 0.5 / std::sqrt(size)) * std::sqrt(kBlock[scale]);
+  if (!typical && scratch_.size() >= parameters.quartile_blocks) sigma = std::max(sigma, quantile(0.75) / 1.15);
+  return parameters.trimmed * sigma * (1 + 0.5 / std::sqrt(size)) * std::sqrt(kBlock[scale]);
 }
 
 void ScaleNoise::Update(double one, bool typical) {
@@ -551,15 +530,16 @@ ScaleSigmas ScaleNoise::SigmasOf(std::optional<int> left_out, size_t times, doub
 
 // Few blocks say little. That noise grows to the next scale as it did to the one before counts as some more of them.
 void ScaleNoise::Expect(ScaleSigmas& sigmas, const std::array<size_t, kScales>& blocks, double one) {
-  constexpr double kAsMany = 12;
   double shorter = one;
   for (size_t scale = 1; scale < kScales && sigmas[scale] > 0; ++scale) {
     const double before = sigmas[scale - 1];
-    const double growth = shorter > 0 ? std::clamp(before / shorter, 1.0, kMostGrowth) : kMostGrowth;
+    const double growth =
+        shorter > 0 ? std::clamp(before / shorter, 1.0, parameters.most_growth) : parameters.most_growth;
     const double expected = growth * before;
     const double measured = sigmas[scale];
     const auto count = static_cast<double>(blocks[scale]);
-    const double square = (kAsMany * expected * expected + count * measured * measured) / (kAsMany + count);
+    const double square = (parameters.growth_blocks * expected * expected + count * measured * measured) /
+                          (parameters.growth_blocks + count);
     sigmas[scale] = static_cast<float>(std::sqrt(square));
     shorter = before;
   }
@@ -576,14 +556,14 @@ void Stream::Limits::SetNoise(double one, const ScaleSigmas& measured) {
       growth = next ? std::max(1.0, measured[scale + 1] / block) : block / shorter;
       // A sum decides over twice a block: between this block and the next one, which are four times as long. Where only the
       // first ones are known, noise that has grown that much hardly ends there.
-      const double more = scale == 0 && !next ? kSteady : std::sqrt(growth);
-      const double of_sum = growth > kSteady ? more * block : block;
+      const double more = scale == 0 && !next ? parameters.autocorrelated : std::sqrt(growth);
+      const double of_sum = growth > parameters.autocorrelated ? more * block : block;
       sigmas[scale] = scale == 0 ? of_sum : std::max(sigmas[scale - 1], of_sum);
       shorter = block;
     } else {
       // Noise that does not grow from one scale to the next hardly begins to do so with the one after that.
-      const bool known = scale > 0 && measured[scale - 1] > 0 && growth < kSteady;
-      sigmas[scale] = known ? kUnmeasured * sigmas[scale - 1] : scale == 0 ? one : 0;
+      const bool known = scale > 0 && measured[scale - 1] > 0 && growth < parameters.autocorrelated;
+      sigmas[scale] = known ? parameters.unmeasured * sigmas[scale - 1] : scale == 0 ? one : 0;
     }
   }
   sigma = sigmas[0];

@@ -26,6 +26,7 @@
 
 #include "diagnosis/late.h"
 #include "diagnosis/measured.h"
+#include "diagnosis/parameters.h"
 #include "diagnosis/stats.h"
 
 namespace taskd::diagnosis {
@@ -39,12 +40,6 @@ inline constexpr size_t kScales = 5;
 inline constexpr std::array<double, kScales> kDrift = {1, 0.5, 0.25, 0.125, 0.0625};
 // Steps over whose means its noise is measured: half of those that it needs for such a rise.
 inline constexpr std::array<int, kScales> kBlock = {4, 16, 64, 256, 1024};
-
-// Up to so many standard deviations of a step a rise is no larger than what steps are anyway now and then.
-inline constexpr double kUsualRise = 4;
-
-// Standard deviation of a step's logarithm, or share, below which machines are left alone.
-inline constexpr double kQuietNoise = 0.015;
 
 // The thresholds of all sums, standard deviations.
 using Thresholds = std::array<double, kScales>;
@@ -68,13 +63,14 @@ class Stream {
 
     // `one`: of one observation; `measured`: what ScaleNoise has. A longer scale has no less than a shorter one.
     void SetNoise(double one, const ScaleSigmas& measured);
-    double jump = 0.12;        // a rise that needs no more than a few steps in a row if it is also far above the noise
+    double jump =
+        parameters.jump;       // a rise that needs no more than a few steps in a row, if it is far above the noise, too
     double clip = 4;           // the most that one step adds to the sum, standard deviations (CusumClip)
     int jumps = 3;             // the few steps (StepsBeyondChance)
     double spike_rate = 0.02;  // how often a step of a healthy peer spikes
     double jump_rate = 0.02;   // how often a healthy peer has such a rise
-    double big = 0.25;         // a spike that is big whatever the noise is
-    double big_rate = 0.02;    // how often a healthy peer has one
+    double big = parameters.big;  // a spike that is big whatever the noise is
+    double big_rate = 0.02;       // how often a healthy peer has one
   };
 
   enum class Event { kNone, kRaised, kCleared };
@@ -122,7 +118,7 @@ class Stream {
   bool IsClear() const { return raised() && rise_->clear; }
   // And it is no larger than what steps are anyway now and then.
   bool IsBeyondWeather() const { return raised() && rise_->beyond_weather; }
-  // Steps differed by little (kQuietNoise) when it rose.
+  // Steps differed by little (parameters.quiet_noise) when it rose.
   bool rose_in_quiet() const { return rise_->rose_in_quiet; }
   double base() const { return base_; }  // the own past: mean of what was observed while nothing rose
   int observations() const { return seen_; }
@@ -226,7 +222,6 @@ class Stream {
   void BeginRaised(int64_t step, const Limits& limits);
   void Weigh(const Limits& limits);
   void BeginQuiet(int64_t step);
-  static constexpr int kGap = 2;         // steps between two events
   using Bits = std::array<uint64_t, 2>;  // of the last 128 steps
   // What is looked for in them: the levels of outliers, of which the last are spikes, and others.
   static constexpr size_t kSpikes = kLevels - 1, kJumps = kLevels, kBigSpikes = kLevels + 1, kWindows = kLevels + 2;
@@ -240,7 +235,7 @@ class Stream {
     if (window_counts_[window] <= 1) return window_counts_[window];
     const Bits& bits = (*windows_)[window];
     Bits starts = bits;
-    for (int gap = 1; gap <= kGap; ++gap) {
+    for (int gap = 1; gap <= parameters.event_gap; ++gap) {
       starts[0] &= ~(bits[0] >> gap | bits[1] << (64 - gap));
       starts[1] &= ~(bits[1] >> gap);
     }

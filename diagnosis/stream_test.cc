@@ -11,7 +11,7 @@
 namespace taskd::diagnosis {
 namespace {
 
-constexpr Stream::Limits kLimits = {.dead = 0.01, .most = 0.035, .h = {10}, .jump = 0.12};
+const Stream::Limits kLimits = {.dead = 0.01, .most = 0.035, .h = {10}, .jump = 0.12};
 
 // Observes `d(step)` from `first` to `last`; the step of the first event of a kind, -1 if there was none.
 int64_t Watch(Stream& stream, int64_t first, int64_t last, const std::function<double(int64_t)>& d,

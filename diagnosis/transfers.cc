@@ -3,23 +3,11 @@
 #include <algorithm>
 #include <cmath>
 
+#include "diagnosis/parameters.h"
+
 namespace taskd::diagnosis {
 namespace {
 
-constexpr int kLearn = 12;
-constexpr double kForget = 1.0 / 720;
-constexpr double kMinSigma = 0.03;
-// Against the own past: transfers of one channel differ little from step to step.
-constexpr double kPastDead = 0.03;
-// Against siblings: cables, switches and places differ for ever.
-constexpr double kSiblingDead = 0.15;
-constexpr double kJump = 0.3;
-constexpr double kBig = 0.6;
-// Smaller operations take as long as the latency, whatever the bandwidth is: they contradict nothing.
-constexpr uint8_t kBandwidthBound = 16;  // log2 of bytes
-constexpr double kMaxSupport = 4.6;      // ln(p / (1 - p)) of p = 0.99
-constexpr int kSettleSteps = 3;
-constexpr size_t kMinSiblings = 3;
 constexpr size_t kMaxChannels = 400'000;
 constexpr size_t kMaxChannelsOfRank = 2048;
 constexpr size_t kAhead = 8;          // channels, whose memory is on its way while others are looked at
@@ -174,14 +162,15 @@ void Transfers::SetLimits(std::vector<ClassStep>& classes) {
     noise_[i].steps.Update();
     noise_[i].past.Update(noise_[i].steps.sigma(), true);
     noise_[i].siblings.Update(noise_[i].steps.sigma(), true);
-    classes[i].past_limits = LimitsOf(noise_[i], noise_[i].past, kPastDead);
-    classes[i].sibling_limits = LimitsOf(noise_[i], noise_[i].siblings, kSiblingDead);
+    classes[i].past_limits = LimitsOf(noise_[i], noise_[i].past, parameters.transfer_dead);
+    classes[i].sibling_limits = LimitsOf(noise_[i], noise_[i].siblings, parameters.sibling_dead);
   }
 }
 
 Stream::Limits Transfers::LimitsOf(const Noise& noise, const ScaleNoise& blocks, double dead) const {
-  Stream::Limits limits = {.dead = dead, .most = dead, .h = thresholds_, .jump = kJump, .big = kBig};
-  limits.SetNoise(std::max(kMinSigma, noise.steps.sigma()), blocks.sigmas());
+  Stream::Limits limits = {
+      .dead = dead, .most = dead, .h = thresholds_, .jump = parameters.transfer_jump, .big = parameters.big_transfer};
+  limits.SetNoise(std::max(parameters.transfer_sigma, noise.steps.sigma()), blocks.sigmas());
   return limits;
 }
 
@@ -196,7 +185,7 @@ void Transfers::JudgeChannel(const Judged& judged, ClassStep& siblings, int64_t 
   channel.last = y;
   channel.has_last = true;
   ++channel.seen;
-  if (channel.seen <= kLearn) channel.level += (y - channel.level) / channel.seen;
+  if (channel.seen <= parameters.transfer_learn) channel.level += (y - channel.level) / channel.seen;
   if (!noise.ready() || channel.seen <= 2) return;
 
   const auto slot = static_cast<size_t>(channel.seen) % kRecent;
@@ -213,12 +202,12 @@ void Transfers::JudgeChannel(const Judged& judged, ClassStep& siblings, int64_t 
   };
   channel.recent[slot] = channel.recent_siblings[slot] = 0;
   channel.count = now.count;
-  if (channel.seen > kLearn) {
+  if (channel.seen > parameters.transfer_learn) {
     const double d = y - channel.level;
     watch(d, siblings.past_limits, siblings.past, class_noise.past, channel.recent, channel.past);
-    if (!channel.past.raised() && !channel.past.IsRising(0.3)) channel.level += kForget * d;
+    if (!channel.past.raised() && !channel.past.IsRising(0.3)) channel.level += parameters.level_forget * d;
   }
-  if (siblings.size >= kMinSiblings) {
+  if (siblings.size >= parameters.siblings) {
     watch(y - siblings.reference, siblings.sibling_limits, siblings.siblings, class_noise.siblings,
           channel.recent_siblings, channel.siblings);
   }
@@ -266,7 +255,7 @@ int64_t Transfers::NewestStep() const {
 std::vector<Transfers::Fineness> Transfers::FinenessOf(const Layout& layout, int most_steps) const {
   const int64_t newest = NewestStep();
   std::vector<Stream::Limits> limits;  // by sibling class
-  for (const Noise& noise : noise_) limits.push_back(LimitsOf(noise, noise.past, kPastDead));
+  for (const Noise& noise : noise_) limits.push_back(LimitsOf(noise, noise.past, parameters.transfer_dead));
   std::vector<Fineness> result;
   for (size_t i = 0; i < channels_.size(); ++i) {
     const Channel& channel = channels_[i];
@@ -334,7 +323,7 @@ std::optional<Transfers::Lead> Transfers::FindLead() const {
   const Stream& stream = StreamOf(*lead.channel, lead);
   lead.onset = stream.onset();
   const int64_t lasted = lead.newest - lead.onset + 1;
-  if (lasted < kSettleSteps) return std::nullopt;
+  if (lasted < parameters.settle_steps) return std::nullopt;
   lead.window = stream.intermittent() ? kRecent : static_cast<int>(std::min<int64_t>(lasted, kRecent));
   return lead;
 }
@@ -389,8 +378,8 @@ Line Transfers::MakeLine(const Layout& layout, const Channel& channel) {
 
 // Log likelihood that the channel is slower by half of what the lead is, against that it is as always.
 double Transfers::Support(const Channel& channel, const Lead& lead) const {
-  if (StreamOf(channel, lead).raised()) return kMaxSupport;
-  const bool silent = lead.past ? channel.seen <= kLearn : channel.siblings.observations() == 0;
+  if (StreamOf(channel, lead).raised()) return parameters.most_support;
+  const bool silent = lead.past ? channel.seen <= parameters.transfer_learn : channel.siblings.observations() == 0;
   if (silent) return 0;
   const auto& recent = lead.past ? channel.recent : channel.recent_siblings;
   double sum = 0;
@@ -398,11 +387,12 @@ double Transfers::Support(const Channel& channel, const Lead& lead) const {
     sum += recent[static_cast<size_t>(channel.seen - i + 2 * kRecent) % kRecent];
   }
   const double mean = sum / lead.window;
-  const double sigma = std::max(kMinSigma, noise_[static_cast<size_t>(channel.sibling_class)].steps.sigma());
-  const double delta = std::max(lead.mean / 2, lead.past ? kPastDead : kSiblingDead);
-  const double support =
-      std::clamp(lead.window * (delta * mean - delta * delta / 2) / (sigma * sigma), -kMaxSupport, kMaxSupport);
-  const bool latency_bound = channel.size_log2 != 0 && channel.size_log2 < kBandwidthBound;
+  const double sigma =
+      std::max(parameters.transfer_sigma, noise_[static_cast<size_t>(channel.sibling_class)].steps.sigma());
+  const double delta = std::max(lead.mean / 2, lead.past ? parameters.transfer_dead : parameters.sibling_dead);
+  const double support = std::clamp(lead.window * (delta * mean - delta * delta / 2) / (sigma * sigma),
+                                    -parameters.most_support, parameters.most_support);
+  const bool latency_bound = channel.size_log2 != 0 && channel.size_log2 < parameters.bandwidth_bound;
   return latency_bound ? std::max(support, 0.0) : support;
 }
 

@@ -4,6 +4,8 @@
 #include <cstdint>
 #include <initializer_list>
 
+#include "diagnosis/parameters.h"
+
 namespace taskd::diagnosis {
 
 enum class Veto : uint8_t {
@@ -20,6 +22,9 @@ enum class Veto : uint8_t {
   kAttribution,    // the evidence may still point to others
 };
 
+// Always, but where tests/diagnosis/ablate.sh tries without it.
+inline bool IsOn(Veto veto) { return (parameters.vetoes_off >> static_cast<int>(veto) & 1) == 0; }
+
 // "noise_burst"; of kNone "".
 const char* Name(Veto veto);
 
@@ -29,7 +34,7 @@ struct Held {
   Veto veto = Veto::kNone;
   double has = 0, needs = 0;
 
-  bool holds() const { return veto != Veto::kNone; }
+  bool holds() const { return veto != Veto::kNone && IsOn(veto); }
 };
 
 // The first one that holds.

@@ -3,30 +3,29 @@
 #include <algorithm>
 #include <iterator>
 
+#include "diagnosis/parameters.h"
 #include "diagnosis/stats.h"
 
 namespace taskd::diagnosis {
 namespace {
 
-constexpr double kKeepsChoosingLogP = -9;  // p < 1e-4
-
 // So many of `all` may be one rank's, of so many `peers`.
 bool IsChance(size_t all, size_t of_rank, int peers) {
-  return LogBinomialTail(static_cast<int>(all), static_cast<int>(of_rank), 1.0 / peers) >= kKeepsChoosingLogP;
+  return LogBinomialTail(static_cast<int>(all), static_cast<int>(of_rank), 1.0 / peers) >= parameters.chosen_ln_p;
 }
 
 }  // namespace
 
 void Weather::Add(int rank, int64_t onset, int64_t end, double step_ns, double excess_ns) {
   const int64_t steps = end - onset;
-  if (steps <= 0 || static_cast<double>(steps) * step_ns > kLongestNs) return;
+  if (steps <= 0 || static_cast<double>(steps) * step_ns > parameters.longest_burst_ns) return;
   rises_.push_back({rank, onset, steps, step_ns, excess_ns});
   ++by_rank_[rank];
   while (rises_.size() > kMost) Drop();
 }
 
 void Weather::Forget(int64_t step) {
-  while (!rises_.empty() && rises_.front().onset < step - kRemember) Drop();
+  while (!rises_.empty() && rises_.front().onset < step - parameters.burst_memory) Drop();
 }
 
 void Weather::Drop() {
@@ -39,7 +38,7 @@ double Weather::ExplainsUntilNs(int rank, int peers) const {
   const auto own = by_rank_.find(rank);
   const size_t of_rank = own == by_rank_.end() ? 0 : own->second;
   if (rises_.empty() || !IsChance(rises_.size(), of_rank, peers)) return 0;
-  double until_ns = kShortNs;
+  double until_ns = parameters.short_burst_ns;
   for (const Rise& rise : rises_) until_ns = std::max(until_ns, 2 * static_cast<double>(rise.steps) * rise.step_ns);
   return until_ns;
 }
@@ -65,11 +64,11 @@ void Gusts::Add(int rank, int64_t step) {
 void Gusts::Forget(int64_t step) {
   for (auto open = open_.begin(); open != open_.end();) {
     const Gust& gust = open->second;
-    const bool ended = step - gust.last > kGap;
-    if (ended && gust.hits >= kLeast) ended_.push_back(gust);
+    const bool ended = step - gust.last > parameters.event_gap;
+    if (ended && gust.hits >= parameters.burst_steps) ended_.push_back(gust);
     open = ended ? open_.erase(open) : std::next(open);
   }
-  while (!ended_.empty() && (ended_.front().last < step - Weather::kRemember || ended_.size() > Weather::kMost)) {
+  while (!ended_.empty() && (ended_.front().last < step - parameters.burst_memory || ended_.size() > Weather::kMost)) {
     ended_.pop_front();
   }
 }
@@ -87,7 +86,7 @@ bool Gusts::Explain(int rank, int peers, int64_t since, int spikes) const {
   if (const auto open = open_.find(rank); open != open_.end() && open->second.steps() <= 2 * longest) {
     hits += open->second.hits;
   }
-  return hits >= kMostOf * spikes && IsChance(ended_.size(), static_cast<size_t>(of_rank), peers);
+  return hits >= parameters.burst_share * spikes && IsChance(ended_.size(), static_cast<size_t>(of_rank), peers);
 }
 
 }  // namespace taskd::diagnosis

@@ -6,24 +6,22 @@
 #include <deque>
 #include <map>
 
+#include "diagnosis/parameters.h"
+
 namespace taskd::diagnosis {
 
 // Rises that came and went, of the last steps. All steps are places in one count (lives.h).
 class Weather {
  public:
-  static constexpr int64_t kRemember = 2000;  // steps
-  static constexpr double kLongestNs = 10e9;  // what stays longer is no weather
-  static constexpr double kShortNs = 5e9;     // where there is weather, this may always be some
-  static constexpr double kUnknownNs = 30e9;  // so long it is not known what weather a job has,
-  static constexpr double kGustNs = 3e9;      // and this may be a gust
-  static constexpr size_t kMost = 1024;       // rises that are remembered
+  static constexpr size_t kMost = 1024;  // rises that are remembered
 
   // A rise of this rank has ended that cost it `excess_ns` in each of its steps of `step_ns`.
   void Add(int rank, int64_t onset, int64_t end, double step_ns, double excess_ns);
   void Forget(int64_t step);
 
   // How long a rise of the rank, one of so many `peers`, may last and still be weather: twice as long as the longest that has
-  // come and gone, and kShortNs at least. 0: there were none, or the rank had them more often than chance would choose it.
+  // come and gone, and short_burst_ns at least. 0: there were none, or the rank had them more often than chance would
+  // choose it.
   double ExplainsUntilNs(int rank, int peers) const;
   bool Explains(int rank, int peers, double lasted_ns) const {
     const double until_ns = ExplainsUntilNs(rank, peers);
@@ -64,10 +62,6 @@ class Gusts {
   bool Explain(int rank, int peers, int64_t since, int spikes) const;
 
  private:
-  static constexpr int kGap = 2;    // steps without, and it has ended
-  static constexpr int kLeast = 3;  // steps: fewer are none
-  static constexpr double kMostOf = 0.8;
-
   struct Gust {
     int rank;
     int64_t first, last;

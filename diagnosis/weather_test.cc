@@ -1,5 +1,6 @@
 #include "diagnosis/weather.h"
 
+#include "diagnosis/parameters.h"
 #include "gtest/gtest.h"
 
 namespace taskd::diagnosis {
@@ -41,11 +42,11 @@ TEST(Weather, IsForgotten) {
   Weather weather;
   weather.Add(0, 0, 20, 1e8, 1);
   weather.Add(1, 500, 520, 1e8, 1);
-  weather.Forget(Weather::kRemember + 1);
+  weather.Forget(parameters.burst_memory + 1);
   EXPECT_EQ(weather.rises(), 1u);
   EXPECT_EQ(weather.ranks(), 1u);
   EXPECT_TRUE(weather.Explains(0, 8, 5e8));
-  weather.Forget(Weather::kRemember + 501);
+  weather.Forget(parameters.burst_memory + 501);
   EXPECT_FALSE(weather.Explains(0, 8, 5e8));
 }
 

@@ -4,39 +4,13 @@
 #include <cmath>
 #include <utility>
 
+#include "diagnosis/parameters.h"
 #include "diagnosis/stats.h"
 
 namespace taskd::diagnosis {
 namespace {
 
-constexpr double kForgetFit = 1.0 / 512;  // a step
-constexpr int kUsualSteps = 16;           // from which the class's usual work is taken
-constexpr double kOtherScale = 8;         // so many times more or less, and what was learned is of another job
-constexpr double kLeastTime = 0.05;
-constexpr double kEnoughChanges = 24;
-constexpr double kSure = 5;            // z of a gain
-constexpr double kDoubtful = 2;        // below this what explained does so no more
-constexpr double kLeastGain = 0.02;    // of the error
-constexpr size_t kSomeElasticity = 3;  // 0.3: what is worse than nothing there is nothing
-constexpr double kOtherElasticity = 0.1;
 constexpr size_t kPairs = 8;  // of one class and step
-
-constexpr float kSaidShare = 1.0F / 16;
-constexpr float kLoadShare = 1.0F / 24;
-constexpr int kEnoughSteps = 16;     // of one rank
-constexpr double kLeastLoad = 0.05;  // log
-constexpr double kLoadSigmas = 5;    // of a mean over some 48 steps
-constexpr double kMostRise = 20;     // of the slack: so soon a load is over
-constexpr double kNotableLoad = 0.03;
-constexpr double kUnfitLoad = 0.1;  // log: from here on the line may be off by
-constexpr double kMisfit = 0.25;    // that share of it
-constexpr int kFitSteps = 30;
-constexpr double kMinFull = 0.5;            // of the cut view: else it shows too little
-constexpr double kOtherUnits = 1.386;       // log 4
-constexpr double kMaybeOtherUnits = 0.405;  // log 1.5, where it was so from the start
-constexpr double kFollows = 0.3;
-constexpr int64_t kStartSteps = 4;
-constexpr double kSteepest = 1.5;  // power of work that time may grow with, where that is not known: attention
 
 bool IsUsable(const StepFold& fold) { return fold.works > 0 && fold.odd_works == 0 && fold.work > 0; }
 
@@ -58,7 +32,7 @@ class Middle {
 
 // A time as it may be with `ratio` times the work, where nobody knows: towards what peers take, and no further.
 double WithUsualWork(double time, double of_peers, double ratio) {
-  const double steepest = time * std::pow(ratio, kSteepest);
+  const double steepest = time * std::pow(ratio, parameters.steepest);
   return time > of_peers ? std::clamp(steepest, of_peers, time) : std::clamp(steepest, time, of_peers);
 }
 
@@ -71,18 +45,19 @@ void Blend(float& mean, double value, float share) { mean += share * (static_cas
 double WorkFit::Gain::z() const { return square > 0 ? sum / std::sqrt(square) : 0; }
 
 double WorkFit::TimeOf(double work, double elasticity) const {
-  return std::max(kLeastTime, 1 - elasticity + elasticity * work / usual_work_);
+  return std::max(parameters.least_time, 1 - elasticity + elasticity * work / usual_work_);
 }
 
 double WorkFit::TimeOf(double work) const { return finding_ == Finding::kExplains ? TimeOf(work, elasticity_) : 1; }
 
 void WorkFit::BeginStep(double usual_work) {
-  if (steps_ > 0 && (usual_work > kOtherScale * usual_work_ || usual_work * kOtherScale < usual_work_)) {
+  if (steps_ > 0 &&
+      (usual_work > parameters.other_scale * usual_work_ || usual_work * parameters.other_scale < usual_work_)) {
     *this = WorkFit();
   }
-  if (++steps_ <= kUsualSteps) usual_work_ += (usual_work - usual_work_) / steps_;
+  if (++steps_ <= parameters.usual_work_steps) usual_work_ += (usual_work - usual_work_) / steps_;
   if (steps_ > 1) Judge();
-  const double keep = 1 - kForgetFit;
+  const double keep = 1 - parameters.fit_forget;
   count_ *= keep;
   error_ *= keep;
   for (Gain& gain : gains_) {
@@ -112,8 +87,9 @@ void WorkFit::Judge() {
     if (gains_[i].sum > gains_[best].sum) best = i;
   }
   const double z = best > 0 ? gains_[best].z() : 0;
-  const bool gains = count_ >= kEnoughChanges && z > kSure && gains_[best].sum > kLeastGain * error_;
-  if (gains || (finding_ == Finding::kExplains && z > kDoubtful)) {
+  const bool gains =
+      count_ >= parameters.changes && z > parameters.gain_sigmas && gains_[best].sum > parameters.least_gain * error_;
+  if (gains || (finding_ == Finding::kExplains && z > parameters.doubtful)) {
     finding_ = Finding::kExplains;
     elasticity_ = kElasticities[best];
     if (best == 0 || best + 1 == kCandidates) return;
@@ -124,7 +100,7 @@ void WorkFit::Judge() {
     if (left + right > 0) elasticity_ = ((x0 + x1) * right + (x1 + x2) * left) / (2 * (left + right));
     return;
   }
-  const bool nothing = count_ >= kEnoughChanges && gains_[kSomeElasticity].z() < -kSure;
+  const bool nothing = count_ >= parameters.changes && gains_[parameters.some_elasticity].z() < -parameters.gain_sigmas;
   finding_ = nothing ? Finding::kExplainsNothing : Finding::kUnknown;
   elasticity_ = 0;
 }
@@ -157,7 +133,7 @@ Work::Use Work::Listen(const std::vector<OwnView>& views) {
     }
     Rank& rank = At(view.rank);
     const bool usable = IsUsable(*view.fold);
-    const float share = rank.steps == 0 ? 1 : kSaidShare;
+    const float share = rank.steps == 0 ? 1 : parameters.said_share;
     Blend(rank.said, usable ? 1 : 0, share);
     Blend(rank.odd, says && !usable ? 1 : 0, share);
     rank.steps += usable ? 1 : 0;
@@ -174,16 +150,17 @@ void Work::FollowLoad(Rank& rank, double more, double own_more, double spread, i
     rank.more = static_cast<float>(more);
     rank.own_more = static_cast<float>(own_more);
   }
-  Blend(rank.more, more, kLoadShare);
-  Blend(rank.own_more, own_more, kLoadShare);
-  const double slack = std::max(kLeastLoad / 2, spread / 2);
+  Blend(rank.more, more, parameters.load_share);
+  Blend(rank.own_more, own_more, parameters.load_share);
+  const double slack = std::max(parameters.least_load / 2, spread / 2);
   const float before = rank.rise;
   const double further = rank.more < 0 ? -more : more;
-  rank.rise = static_cast<float>(std::clamp(before + further - slack, 0.0, kMostRise * slack));
+  rank.rise = static_cast<float>(std::clamp(before + further - slack, 0.0, parameters.most_load_rise * slack));
   if (before <= 0 && rank.rise > 0) rank.rise_step = step;
-  const double least = std::max(kLeastLoad, kLoadSigmas * spread * std::sqrt(kLoadShare / 2));
+  const double least =
+      std::max(parameters.least_load, parameters.load_sigmas * spread * std::sqrt(parameters.load_share / 2));
   const double now = std::abs(rank.more);
-  if (!rank.loaded && now > least && rank.steps >= kEnoughSteps) {
+  if (!rank.loaded && now > least && rank.steps >= parameters.load_steps) {
     rank.loaded = true;
     rank.loaded_since = rank.rise_step >= 0 ? rank.rise_step : rank.first_step;
     rank.misfit = 0;
@@ -195,12 +172,13 @@ void Work::FollowLoad(Rank& rank, double more, double own_more, double spread, i
 
 // Its work is far from its peers', and its time is not. Which of a few ranks is the odd one cannot be told.
 bool Work::CountsOtherUnits(const Rank& rank, const WorkFit& fit) const {
-  if (rank.steps < kEnoughSteps) return false;
+  if (rank.steps < parameters.load_steps) return false;
   const double more = rank.more;
-  if (std::abs(more) > kOtherUnits) return rank.own_more / more < kFollows;
-  const bool from_start = rank.loaded && rank.loaded_since <= rank.first_step + kStartSteps;
-  if (!from_start || std::abs(more) < kMaybeOtherUnits || fit.finding() != WorkFit::Finding::kExplains) return false;
-  return rank.own_more / more < kFollows * std::min(1.0, fit.elasticity());
+  if (std::abs(more) > parameters.other_units) return rank.own_more / more < parameters.follows;
+  const bool from_start = rank.loaded && rank.loaded_since <= rank.first_step + parameters.start_steps;
+  if (!from_start || std::abs(more) < parameters.maybe_other_units || fit.finding() != WorkFit::Finding::kExplains)
+    return false;
+  return rank.own_more / more < parameters.follows * std::min(1.0, fit.elasticity());
 }
 
 void Work::Learn(Class& peers, const std::vector<OwnView>& views, int64_t step) {
@@ -221,7 +199,7 @@ void Work::Learn(Class& peers, const std::vector<OwnView>& views, int64_t step) 
     rank.other_unit = CountsOtherUnits(rank, peers.fit);
   }
   const double spread = 1.25 * deviation / static_cast<double>(views.size());
-  peers.spread += (spread - peers.spread) * (peers.steps == 0 ? 1 : kSaidShare);
+  peers.spread += (spread - peers.spread) * (peers.steps == 0 ? 1 : parameters.said_share);
 
   // Neighbours in pairs, other ones each time.
   const size_t count = views.size();
@@ -267,13 +245,13 @@ bool Work::Compensate(size_t peer_class, int64_t step, std::vector<OwnView>& vie
     cut += view.cut + view.rest;
     full += view.full;
   }
-  peers.by_full = full > kMinFull * cut;
+  peers.by_full = full > parameters.least_full * cut;
   Learn(peers, views, step);
 
   const WorkFit& fit = peers.fit;
   const bool explains = fit.finding() == WorkFit::Finding::kExplains;
   const bool changed = before != Use::kUsed || fit.finding() != peers.used_finding ||
-                       std::abs(fit.elasticity() - peers.used_elasticity) > kOtherElasticity;
+                       std::abs(fit.elasticity() - peers.used_elasticity) > parameters.other_elasticity;
   if (changed) peers.used_elasticity = fit.elasticity();
   peers.used_finding = fit.finding();
 
@@ -293,7 +271,7 @@ bool Work::Compensate(size_t peer_class, int64_t step, std::vector<OwnView>& vie
     rank.used = true;
     rank.silent = false;
     rank.explains = explains;
-    rank.benefit = static_cast<float>(std::min(1.0, std::pow(median / view.fold->work, kSteepest)));
+    rank.benefit = static_cast<float>(std::min(1.0, std::pow(median / view.fold->work, parameters.steepest)));
     double factor = 1;
     if (explains) {
       factor = usual / fit.TimeOf(view.fold->work);
@@ -308,16 +286,16 @@ bool Work::Compensate(size_t peer_class, int64_t step, std::vector<OwnView>& vie
   const double reference = LowerMedian(corrected);
   for (OwnView& view : views) {
     Rank& rank = At(view.rank);
-    const bool far = explains && rank.loaded && std::abs(rank.more) > kUnfitLoad;
+    const bool far = explains && rank.loaded && std::abs(rank.more) > parameters.unfit_load;
     if (!far) {
       rank.misfit = 0;
       rank.fitted = 0;
-    } else if (rank.fitted < kFitSteps) {
+    } else if (rank.fitted < parameters.fit_steps) {
       const double rest = std::log(OwnOf(view, peers.by_full) * view.work_factor / reference);
       rank.misfit += static_cast<float>((rest - rank.misfit) / ++rank.fitted);
     }
     if (far) {
-      const double most = kMisfit * std::abs(rank.more);
+      const double most = parameters.misfit * std::abs(rank.more);
       view.work_factor *= std::exp(-std::clamp<double>(rank.misfit, -most, most));
     }
     view.cut *= view.work_factor;
@@ -339,9 +317,10 @@ std::vector<Work::Load> Work::loads() const {
   std::vector<Load> loads;
   for (size_t i = 0; i < ranks_.size(); ++i) {
     const Rank& rank = *ranks_[i];
-    if (!rank.used || !rank.loaded || rank.more < kNotableLoad || rank.own_more < kNotableLoad) continue;
+    if (!rank.used || !rank.loaded || rank.more < parameters.notable_load || rank.own_more < parameters.notable_load)
+      continue;
     loads.push_back({static_cast<int>(i), std::exp(rank.more), rank.loaded_since,
-                     rank.loaded_since <= rank.first_step + kStartSteps, rank.explains});
+                     rank.loaded_since <= rank.first_step + parameters.start_steps, rank.explains});
   }
   return loads;
 }

@@ -7,11 +7,10 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "common/ranges_text.h"
+#include "diagnosis/parameters.h"
 
 namespace taskd::diagnosis {
 namespace {
-
-constexpr double kAlike = 0.8;  // of the logarithm of the most
 
 // Those who get about as much as whoever gets most, as one: a replica's ranks all have its batch.
 Note NoteOn(const std::vector<Work::Load>& loads, const std::function<int64_t(int64_t)>& step_at) {
@@ -21,7 +20,7 @@ Note NoteOn(const std::vector<Work::Load>& loads, const std::function<int64_t(in
   int64_t since = most.since;
   bool explains = true;
   for (const Work::Load& load : loads) {
-    if (std::log(load.ratio) < kAlike * std::log(most.ratio)) continue;
+    if (std::log(load.ratio) < parameters.alike_load * std::log(most.ratio)) continue;
     ranks.push_back(load.rank);
     since = std::min(since, load.since);
     explains = explains && load.explains;
