@@ -10,6 +10,7 @@
 #include <filesystem>
 #include <fstream>
 #include <iostream>
+#include <iterator>
 #include <mutex>
 #include <nlohmann/json.hpp>
 #include <optional>
@@ -22,6 +23,7 @@
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_split.h"
 #include "agent/simulate/faults.h"
+#include "tests/diagnosis/ablation.h"
 #include "tests/diagnosis/replay.h"
 #include "tests/diagnosis/suites.h"
 #include "tests/diagnosis/summary.h"
@@ -36,6 +38,7 @@ using taskd::evaluation::Outcome;
 constexpr char kUsage[] =
     R"(diagnosis_evaluation [--suites healthy,matrix,H1|all] [--cases N] [--seed S|random] [--threads T]
                      [--out FILE] [--tapes DIR] [--engine-only] [--verbose]
+diagnosis_evaluation --ablate NAME,... [the same]
 diagnosis_evaluation --case SUITE:INDEX [--seed S]
 
   --suites       which suites (all; but "scale", of thousands of ranks, "quiet", healthy jobs of days, and "W2u" and "W3u",
@@ -48,6 +51,8 @@ diagnosis_evaluation --case SUITE:INDEX [--seed S]
                  remove it when the simulator or the fold does
   --engine-only  without the baselines
   --verbose      what went wrong, a line each, on stderr
+  --ablate       the engine without each veto, with half and twice of each parameter, or with NAME=VALUE: names of vetoes
+                 and parameters (diagnosis/veto.h, parameters.inc), "vetoes", "rules", "parameters"
   --case         one case: verdicts on stdout, features by rank and step as CSV on stderr
 )";
 
@@ -59,6 +64,7 @@ struct Options {
   std::string out;
   std::string single;
   std::string tapes;
+  std::vector<taskd::evaluation::Change> changes;
   bool engine_only = false, verbose = false;
 };
 
@@ -83,6 +89,19 @@ void CheckSuite(const std::string& suite) {
   std::string list;
   for (const std::string& name : names) list += " " + name;
   Fail("suite '" + suite + "' is none of" + list);
+}
+
+void AddChanges(const std::string& what, Options& options) {
+  std::vector<std::string> names = {what};
+  if (what == "vetoes") names = taskd::evaluation::VetoNames();
+  if (what == "rules") names = taskd::evaluation::Rules();
+  if (what == "parameters") names = taskd::evaluation::ParameterNames();
+  for (const std::string& name : names) {
+    auto changes = taskd::evaluation::ChangesOf(name);
+    if (!changes)
+      Fail("--ablate '" + name + "': the name of a veto or a parameter, NAME=VALUE, vetoes, rules or parameters");
+    std::move(changes->begin(), changes->end(), std::back_inserter(options.changes));
+  }
 }
 
 Options Parse(int argc, char** argv) {
@@ -123,6 +142,8 @@ Options Parse(int argc, char** argv) {
       options.out = value;
     } else if (flag == "--tapes") {
       options.tapes = value;
+    } else if (flag == "--ablate") {
+      for (absl::string_view what : absl::StrSplit(value, ',')) AddChanges(std::string(what), options);
     } else if (flag == "--case") {
       options.single = value;
     } else {
@@ -251,6 +272,12 @@ int main(int argc, char** argv) {  // NOLINT(bugprone-exception-escape): it ends
   if (!options.out.empty()) {
     out.open(options.out);
     if (!out) Fail("--out '" + options.out + "': cannot be written");
+  }
+  if (!options.changes.empty()) {
+    options.engine_only = true;
+    taskd::evaluation::Ablate(
+        options.changes, [&] { return RunAll(options); }, stdout);
+    return 0;
   }
   std::vector<CaseResult> results = RunAll(options);
   for (const CaseResult& result : results) {

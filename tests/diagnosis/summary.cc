@@ -14,26 +14,17 @@
 #include "agent/simulate/faults.h"
 
 namespace taskd::evaluation {
-namespace {
-
-using simulate::Label;
-
-struct Rate {
-  int64_t hits = 0, trials = 0;
-  void Add(bool hit) {
-    hits += hit;
-    ++trials;
-  }
-  double value() const { return trials > 0 ? static_cast<double>(hits) / static_cast<double>(trials) : std::nan(""); }
-};
-
-// "98.2 % (112/114; 94.0–99.9)"
 std::string Show(const Rate& rate) {
   if (rate.trials == 0) return "–";
   Interval interval = ClopperPearson(rate.hits, rate.trials);
   return absl::StrFormat("%.1f %% (%d/%d; %.1f–%.1f)", 100 * rate.value(), rate.hits, rate.trials, 100 * interval.low,
                          100 * interval.high);
 }
+
+namespace {
+
+using simulate::Label;
+
 std::string Short(const Rate& rate) {
   return rate.trials == 0 ? "–" : absl::StrFormat("%d/%d", rate.hits, rate.trials);
 }
@@ -395,6 +386,18 @@ std::string Tables(const std::vector<CaseResult>& results) {
   text += Confusion(results);
   text += Reliability(results);
   return text;
+}
+
+Figures FiguresOf(const std::vector<CaseResult>& results) {
+  Totals totals;
+  Rate named;
+  for (const Item& item : Items(results, 0)) totals.Add(item);
+  for (const CaseResult& result : results) {
+    const Score& score = result.detectors[0].score;
+    totals.Add(score);
+    if (result.honesty || IsHealthy(result)) named.Add(Named(score) > 0);
+  }
+  return {totals.precision(), totals.recall, totals.small, named, std::move(totals.detect)};
 }
 
 std::vector<std::string> Failures(const CaseResult& result) {
