@@ -234,7 +234,7 @@ std::string RankAxis(const History::Heatmap& map, int rows, int height, const st
 }
 
 std::string Legend() {
-  std::string html = "<p class=\"quiet\">own time, by the step's median over the ranks:";
+  std::string html = "<p class=\"quiet\">self time, by the step's median over the ranks:";
   for (size_t i : {size_t{0}, size_t{2}, size_t{3}, size_t{5}, size_t{8}, size_t{11}}) {
     const Level& level = kLevels[i];
     absl::StrAppendFormat(&html, "<i style=\"background:#%02x%02x%02x\"></i>%s", level.color[0], level.color[1],
@@ -250,7 +250,7 @@ std::string HeatMap(const History::Heatmap& map, const Columns& columns, const s
   const int rows = (map.ranks + map.ranks_per_row - 1) / map.ranks_per_row;
   const int height = std::min(kMapHeight, rows * kRowHeight);
   std::string html = absl::StrFormat(
-      "<section><h2>Ranks × steps</h2>\n<figure><svg viewBox=\"0 0 %d %d\" role=\"img\" aria-label=\"own time of each "
+      "<section><h2>Ranks × steps</h2>\n<figure><svg viewBox=\"0 0 %d %d\" role=\"img\" aria-label=\"self time of each "
       "rank "
       "and step\">\n<image x=\"%d\" y=\"0\" width=\"%d\" height=\"%d\" preserveAspectRatio=\"none\" "
       "style=\"image-rendering:pixelated\" href=\"data:image/png;base64,%s\"/>\n",
@@ -335,7 +335,7 @@ std::string Accused(const History& history, const std::vector<int>& ranks) {
     cells.push_back(Milliseconds(count == 0 ? -1 : sum / count));
   }
   std::string table =
-      "<table>\n" + Row({"rank", "own time ms", "data loader ms", "communication ms", "step ms"}, "th") + Row(cells);
+      "<table>\n" + Row({"rank", "self time ms", "data loader ms", "communication ms", "step ms"}, "th") + Row(cells);
   for (int rank : ranks) {
     const std::vector<History::RankStep> steps = history.RecentSteps(rank);
     absl::StrAppend(&table, Row({absl::StrCat(rank), Milliseconds(Mean(steps, &History::RankStep::own_ms)),

@@ -73,7 +73,7 @@ std::string Row(std::string_view cells, bool greys) {
 
 // As much as there is room for.
 std::string Legend(bool greys, size_t columns) {
-  std::string text = "own time by the step's median:";
+  std::string text = "self time by the step's median:";
   size_t shown = text.size();
   auto add = [&](const std::string& level, const std::string& meaning) {
     shown += 2 + meaning.size();

@@ -1,8 +1,10 @@
 #include "manager/page/web_api.h"
 
 #include <algorithm>
+#include <chrono>
 #include <cmath>
 #include <functional>
+#include <future>
 #include <list>
 #include <map>
 #include <memory>
@@ -19,6 +21,7 @@
 #include "absl/time/time.h"
 #include "common/printable.h"
 #include "common/ranges_text.h"
+#include "diagnosis/rank_trace.h"
 #include "diagnosis/render.h"
 #include "manager/page/census.h"
 #include "manager/page/hang_json.h"
@@ -40,9 +43,10 @@ constexpr size_t kMaxKeptBytes = size_t{48} << 20;
 constexpr int kDefaultRows = 512;
 constexpr int64_t kAnyStep = int64_t{1} << 62;
 constexpr size_t kShownEvents = 60;
-constexpr size_t kMaxRuns = 64;            // of ranks in one list
-constexpr size_t kMaxShownMembers = 4096;  // of a group
-constexpr size_t kTailCells = 16384;       // of the newest steps, with each look
+constexpr size_t kMaxRuns = 64;                     // of ranks in one list
+constexpr size_t kMaxShownMembers = 4096;           // of a group
+constexpr size_t kTailCells = 16384;                // of the newest steps, with each look
+constexpr std::chrono::milliseconds kMaxWait{500};  // for the diagnosis' thread; pages are made one after the other
 constexpr size_t kMinTailSteps = 32;
 constexpr size_t kMaxTailSteps = 256;
 
@@ -253,6 +257,7 @@ class Api {
     const JobSnapshot snapshot = sources_.core->Snapshot();
     Json json = RankJson(snapshot, rank);
     if (json.is_null()) return Refuse(404, absl::StrCat("rank ", rank, " is not known"));
+    json["why"] = WhyJson(rank);
     return Give(std::make_shared<const std::string>(Dump(json)));
   }
 
@@ -438,6 +443,17 @@ class Api {
       rows.push_back(std::move(row));
     }
     return rows;
+  }
+
+  // What each detector decided of the rank. Null: nothing is known of it, or the diagnosis has no time to say so.
+  Json WhyJson(int rank) const {
+    auto told = std::make_shared<std::promise<absl::StatusOr<diagnosis::RankTrace>>>();
+    std::future<absl::StatusOr<diagnosis::RankTrace>> trace = told->get_future();
+    sources_.diagnosis->Why(rank,
+                            [told](absl::StatusOr<diagnosis::RankTrace> said) { told->set_value(std::move(said)); });
+    if (trace.wait_for(kMaxWait) != std::future_status::ready) return {};
+    const absl::StatusOr<diagnosis::RankTrace> said = trace.get();
+    return said.ok() ? Json::parse(diagnosis::RenderTraceJson(*said)) : Json();
   }
 
   // Those that name the rank, its node, or a link of it.

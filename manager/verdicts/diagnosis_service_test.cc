@@ -207,6 +207,7 @@ TEST_F(DiagnosisServiceTest, MetricsTellOfVerdictsAndFolds) {
   job_.slow[6] = 1.5;
   Run(80);
   ASSERT_TRUE(watcher.WaitForRank(6));
+  EXPECT_THAT(HttpGet(server_->http_port(), "/api/v1/rank/6"), HasSubstr("; verdict: rank 6")) << "its why";
   std::string metrics = HttpGet(server_->http_port(), "/metrics");
   EXPECT_THAT(metrics, HasSubstr("\ntaskd_verdicts_open 1\n"));
   EXPECT_THAT(metrics, HasSubstr("\ntaskd_diagnosis_coverage_ratio 1\n"));

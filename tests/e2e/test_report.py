@@ -147,7 +147,7 @@ def test_of_a_manager(stage, manager, out):
     html = out.read_text()
     assert len(html) < 300_000
     page = page_of(html)
-    for words in (JOB, "slow: rank 7", "Events", "verdict_opened", "nodes connected", "own time known"):
+    for words in (JOB, "slow: rank 7", "Events", "verdict_opened", "nodes connected", "self time known"):
         assert words in page.text, words
     one_line(stage.run("report", "--manager", manager.address, "--job", "default/another", "-o", str(out)), 1, "default/another")
     assert out.read_text() == html

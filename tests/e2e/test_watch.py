@@ -84,7 +84,7 @@ def simulate(manager, *arguments):
 def test_a_slow_rank_is_named_and_seen(manager, terminal):
     simulate(manager, "--fault", "compute:7:1.5@50")
     shown = terminal("--manager", manager.address)
-    screen = shown.wait_screen("slow: rank 7", "own time by the step's median", JOB, "q ends")
+    screen = shown.wait_screen("slow: rank 7", "self time by the step's median", JOB, "q ends")
     assert screen[0].startswith("slow: rank 7")
     assert len(screen) <= ROWS and max(map(len, screen)) <= COLUMNS
     # A row holds two of the 16 ranks; the largest of them is drawn, and told from the others by its grey.

@@ -8,7 +8,7 @@ import {Store} from "/store.js";
 
 const INTERVAL_MS = 1000, PATIENCE_MS = 5000, QUIET_S = 10;
 const LEDGER_MS = 10000;  // it says little that is new in a second, and of many incidents is long
-const VALUES = {own_time: "own time", period: "whole step", dataloader: "data loader", communication: "communication"};
+const VALUES = {own_time: "self time", period: "whole step", dataloader: "data loader", communication: "communication"};
 const EXPLAINED = {
   own_time: "what a rank does by itself, without waiting for others: a slow rank is orange",
   period: "from the end of one step to the end of the next: ranks that wait for each other have the same",

@@ -122,8 +122,9 @@ export function Rank({number, fetchJson, onClose}) {
       <p class="quiet">Marks written: ${marks.join(", ") || "none"}; lost: ${rank.lost}; ${rank.overhead_ns_per_mark.toFixed(0)} ns each.</p>`}
     ${rank.groups.length > 0 && html`<p>Groups: ${rank.groups.map((group, i) => html`<span key=${i}>${i > 0 ? "; " : ""}${group.label || group.name}${
       group.size > 0 ? ` (${group.size} ranks: ${group.ranks})` : ""}</span>`)}</p>`}
+    ${rank.why && html`<p id="why" class="note">${rank.why.text}</p>`}
     ${rank.verdicts.map((verdict, i) => html`<p key=${i} class="note">${verdict.state}: ${verdict.text}</p>`)}
-    ${rank.steps.length > 0 && html`<table><thead><tr><th>step</th><th>whole, ms</th><th>own time</th><th>data loader</th><th>compute</th><th>communication</th><th>checkpoint</th></tr></thead>
+    ${rank.steps.length > 0 && html`<table><thead><tr><th>step</th><th>whole, ms</th><th>self time</th><th>data loader</th><th>compute</th><th>communication</th><th>checkpoint</th></tr></thead>
       <tbody>${[...rank.steps].reverse().map((step, i) => html`<tr key=${i}><td>${step.step}</td><td>${cellOf(step.period_ms)}</td>
         <td>${cellOf(step.own_ms)}</td><td>${cellOf(step.dataloader_ms)}</td><td>${cellOf(step.compute_ms)}</td><td>${cellOf(step.communication_ms)}</td>
         <td>${cellOf(step.checkpoint_ms)}</td></tr>`)}</tbody></table>`}</section>`;
