@@ -1,5 +1,6 @@
 // The program `taskd`: a table of commands.
 #include <string_view>
+#include <vector>
 
 #include "agent/commands/command_line.h"
 #include "agent/commands/diagnose.h"
@@ -33,7 +34,7 @@ const commands::CommandGroup kGroups[] = {
 // In the order of use: --help shows them so.
 const commands::CommandEntry kCommands[] = {
     {"run", "launch and supervise the ranks of this node, with torchrun's command line", nullptr,
-     commands::RunRunCommand},
+     commands::RunRunCommand, commands::RunHelps},
     {"switch", "switch marks on or off and print each rank's answer", commands::MakeSwitchCommand},
     {"status", "nodes, ranks, switch state, marks written and lost, overhead", commands::MakeStatusCommand},
     {"diagnose", "who is slow, since when, why, and what it costs", commands::MakeDiagnoseCommand},
@@ -47,8 +48,8 @@ const commands::CommandEntry kCommands[] = {
     {"proxy", "the node's proxy, in the foreground", commands::MakeProxyCommand},
     {"store", "a TCPStore server for PyTorch's clients, or a tier of one, in the foreground",
      commands::MakeStoreCommand},
-    {"rsh", "run a command on another node of the job: what mpirun calls in ssh's place", nullptr,
-     modes::RunRshCommand},
+    {"rsh", "run a command on another node of the job: what mpirun calls in ssh's place", nullptr, modes::RunRshCommand,
+     [] { return std::vector<commands::OwnHelp>{{modes::kRshHelp}}; }},
     {"route", "plan the order of a job's nodes from its rank table and a topology", commands::MakeRouteCommand},
     {"ranktable check", "print the rules that a rank table breaks", commands::MakeRankTableCheckCommand},
     {"rdma env", "print NCCL's variables, if NODE_LIST and this machine's devices are made for them",

@@ -14,6 +14,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "absl/strings/str_split.h"
+#include "agent/commands/command_list.h"
 #include "agent/process/exit_code.h"
 #include "common/flag_names.h"
 #include "common/log.h"
@@ -94,6 +95,14 @@ std::string Explain(const CLI::ParseError& error, const CLI::App& command) {
   const std::string kind = absl::StartsWith(word, "-") ? "unknown option" : "unexpected argument";
   return absl::StrCat(kind, " '", unknown.front(), "'",
                       nearest.empty() ? "" : absl::StrCat(": did you mean ", nearest, "?"));
+}
+
+// "--help --json" and "--json --help".
+bool AsksForList(const std::vector<std::string>& arguments) {
+  const auto has = [&](const char* word) {
+    return std::find(arguments.begin(), arguments.end(), word) != arguments.end();
+  };
+  return arguments.size() == 2 && has("--help") && has("--json");
 }
 
 struct Parsed {
@@ -255,6 +264,12 @@ int RunCommandLine(std::span<const CommandEntry> commands, std::span<const Comma
   app.set_version_flag("--version", "taskd " TASKD_VERSION);
   app.require_subcommand(1);
   std::deque<Parsed> all = AddCommands(commands, groups, &app);
+  if (AsksForList(arguments)) {
+    std::vector<ListedCommand> listed;
+    for (const Parsed& one : all) listed.push_back({one.entry, one.app});
+    std::cout << CommandList(listed) << std::endl;
+    return kDone;
+  }
   // CLI11 would only miss a subcommand, and not name what it found.
   if (first != "-h" && first != "--help" && first != "--version") {
     if (absl::Status known = CheckWord("taskd", first, words); !known.ok()) return Fail("taskd", known);

@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "absl/status/statusor.h"
+#include "common/option_words.h"
 
 namespace CLI {
 class App;
@@ -68,12 +69,19 @@ class Command {
   virtual absl::StatusOr<bool> Run() = 0;
 };
 
+// A help text of a command that reads its arguments itself, and the table of the options that the text explains.
+struct OwnHelp {
+  std::string text;
+  const OptionTable* options = nullptr;  // nullptr: no table
+};
+
 // A command is either a Command, or it reads its arguments itself (other programs' command lines).
 struct CommandEntry {
   std::string name;  // "switch", "ranktable check"
   std::string help;
   std::unique_ptr<Command> (*make)() = nullptr;
   int (*run)(const std::vector<std::string>& arguments) = nullptr;  // what follows the name; the exit code
+  std::vector<OwnHelp> (*helps)() = nullptr;                        // with `run`
 };
 
 // What two words of a name have in common: "ranktable".

@@ -18,7 +18,9 @@
 #include "agent/process/run_line.h"
 #include "agent/run/job_services.h"
 #include "agent/run/launcher.h"
+#include "agent/run/option_table.h"
 #include "agent/run/options.h"
+#include "agent/run/options_help.h"
 #include "agent/run/termination_log.h"
 #include "common/descriptors.h"
 #include "common/environment.h"
@@ -75,6 +77,10 @@ int LaunchRanks(run::RunOptions options, Environment environment) {
   }
   const std::unique_ptr<run::LauncherObserver> services = run::MakeJobServices(options, environment);
   return run::RunLauncher(std::move(options), environment, *services);
+}
+
+std::vector<OwnHelp> RunHelps() {
+  return {{run::kRunHelp, &run::kRunOptionTable}, {modes::kModeHelp, &modes::kModeOptionTable}};
 }
 
 int RunRunCommand(const std::vector<std::string>& arguments) {

@@ -44,13 +44,17 @@ constexpr size_t kMaxWaitingBytes = size_t{64} << 20;
 constexpr std::chrono::seconds kDrainPatience{60};
 constexpr std::chrono::seconds kFailedPatience{5};
 
-constexpr std::string_view kHelp =
+}  // namespace
+
+const char kRshHelp[] =
     "usage: taskd rsh [SSH OPTIONS] [USER@]HOST COMMAND...\n"
     "\n"
     "Runs COMMAND with /bin/sh on the node of the job that has HOST among its names and addresses, through the job's\n"
     "manager (TASKD_MANAGER, TASKD_TOKEN, TASKD_TLS_DIR). For mpirun --mca plm_rsh_agent 'taskd rsh'. Ssh's options "
     "and\n"
     "the user are ignored, but for -n (no input). The exit code is the command's; 255 if it could not be run.\n";
+
+namespace {
 
 // ssh(1).
 constexpr std::string_view kFlags = "46AaCfGgKkMNnqsTtVvXxYy";
@@ -403,7 +407,7 @@ int RunRshCommand(const std::vector<std::string>& arguments) {
   absl::StatusOr<RshOptions> options = ParseRshOptions(arguments);
   if (!options.ok()) return Fail(process::kWrongUsage, std::string(options.status().message()));
   if (options->help) {
-    std::cout << kHelp << std::flush;
+    std::cout << kRshHelp << std::flush;
     return 0;
   }
   const std::string manager = Variable("TASKD_MANAGER");

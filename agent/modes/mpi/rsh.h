@@ -10,6 +10,8 @@
 
 namespace taskd::modes {
 
+extern const char kRshHelp[];
+
 struct RshOptions {
   bool help = false;
   bool no_input = false;  // -n: the command's stdin is empty

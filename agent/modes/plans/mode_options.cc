@@ -10,21 +10,12 @@
 #include "absl/strings/numbers.h"
 #include "agent/modes/plans/platform_modes.h"
 #include "common/address.h"
-#include "common/option_words.h"
 #include "common/switch.h"
 #include "fmt/format.h"
 
 namespace taskd::modes {
-namespace {
 
-constexpr int kMaxWaitS = 86400;
-constexpr int kMaxNodes = 1000000;
-
-constexpr std::string_view kModes[] = {"auto", "torch",  "mpi",         "horovod",        "ray",
-                                       "ps",   "ascend", "pytorch-gpu", "tensorflow-gpu", "slurm"};
-constexpr char kModeNames[] = "auto, torch, mpi, horovod, ray, ps, ascend, pytorch-gpu, tensorflow-gpu or slurm";
-
-constexpr char kHelp[] = R"(Starts a command on this node as a training platform does, and its job's parts with it:
+const char kModeHelp[] = R"(Starts a command on this node as a training platform does, and its job's parts with it:
 decides by what the platform has put into the environment, waits for the other nodes,
 watches, and ends with the job's exit code. Every node of the job runs the same line.
 
@@ -45,6 +36,8 @@ Modes
 Options can be written with dashes or underscores, as --option VALUE or --option=VALUE.
 Those with a name in brackets behind them are also read from the environment.
 
+  --mode auto|torch|mpi|horovod|ray|ps|ascend|pytorch-gpu|tensorflow-gpu|slurm
+                        which of these modes
   --dry-run             decide and check everything, start, write and wait for nothing
   --json                with --dry-run: one JSON object on stdout
   --marks all|KINDS     record from the start: all, or a list of step, forward,
@@ -83,6 +76,15 @@ other than the first is not replaced by one that waits.
 Exit code: 0, or that of the part of the job that failed first; 1 if a node did not come;
 2 for wrong usage or configuration.
 )";
+
+namespace {
+
+constexpr int kMaxWaitS = 86400;
+constexpr int kMaxNodes = 1000000;
+
+constexpr std::string_view kModes[] = {"auto", "torch",  "mpi",         "horovod",        "ray",
+                                       "ps",   "ascend", "pytorch-gpu", "tensorflow-gpu", "slurm"};
+constexpr char kModeNames[] = "auto, torch, mpi, horovod, ray, ps, ascend, pytorch-gpu, tensorflow-gpu or slurm";
 
 constexpr OptionSpec Flag(std::string_view name, bool from_environment) {
   return {name, OptionSpec::Kind::kFlag, 0, from_environment};
@@ -132,7 +134,11 @@ std::string Explain(const OptionProblem& problem) {
 
 absl::Status Refuse(const OptionProblem& problem) { return absl::InvalidArgumentError(Explain(problem)); }
 
-constexpr OptionTable kTable = {kOptions, kPrefixes, /*abbreviations=*/false, /*empty_values=*/false, Refuse};
+}  // namespace
+
+const OptionTable kModeOptionTable = {kOptions, kPrefixes, /*abbreviations=*/false, /*empty_values=*/false, Refuse};
+
+namespace {
 
 absl::Status Wrong(const GivenOption& given, std::string_view rule) {
   return absl::InvalidArgumentError(fmt::format("{} {}: it is not {}", given.label, QuotedValue(given.value), rule));
@@ -272,7 +278,7 @@ absl::StatusOr<ModeOptions> Interpreter::Options() const {
 bool AsksForMode(const std::vector<std::string>& arguments) {
   for (size_t i = 0; i < arguments.size(); ++i) {
     if (IsHelp(arguments[i])) continue;
-    const OptionSpec* option = FindOption(kTable, arguments[i]);
+    const OptionSpec* option = FindOption(kModeOptionTable, arguments[i]);
     if (option == nullptr) return false;
     if (option->name == "mode") return true;
     if (option->kind == OptionSpec::Kind::kValue && arguments[i].find('=') == std::string::npos) ++i;
@@ -283,10 +289,10 @@ bool AsksForMode(const std::vector<std::string>& arguments) {
 absl::StatusOr<ModeOptions> ParseModeOptions(const std::vector<std::string>& arguments,
                                              const std::map<std::string, std::string>& environment, std::string* help) {
   help->clear();
-  OptionWords words(kTable, arguments);
+  OptionWords words(kModeOptionTable, arguments);
   absl::Status status = words.Read();
   if (words.help()) {
-    *help = kHelp;
+    *help = kModeHelp;
     return ModeOptions();
   }
   if (status.ok()) status = words.ReadEnvironment(environment);

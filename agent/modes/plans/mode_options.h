@@ -10,8 +10,12 @@
 #include "agent/rdma/rdma_environment.h"
 #include "common/input_budget.h"
 #include "common/node_timeout.h"
+#include "common/option_words.h"
 
 namespace taskd::modes {
+
+extern const char kModeHelp[];
+extern const OptionTable kModeOptionTable;
 
 // How mpirun starts processes on other nodes. kAuto: kTaskd where the job has a token or TLS, else kSsh.
 enum class RemoteStart { kAuto, kSsh, kTaskd };
