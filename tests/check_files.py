@@ -29,6 +29,7 @@ HELPERS = {"common/files.cc", "common/runtime_dir.cc", "proxy/folder.cc", "worke
 EXCEPTIONS = {
     ("agent/commands/output_file.cc", "::open(path.c_str(), O_WRONLY | O_NOCTTY"): "a pipe or device that the user named as the output",
     ("agent/commands/rdma.cc", "open(path.c_str(), O_RDONLY"): "a log that the user named; it may be a pipe, as <(ssh node cat log) is",
+    ("agent/prompt_files.py", "os.path.join(folder, name)"): "runs in the build",
     ("manager/page/web/embed.py", "write_text("): "runs in the build",
     ("manager/switch/state_db.cc", "sqlite3_open_v2("): "its folder and files are checked first, and SQLite follows no link",
     ("proxy/aging.cc", "O_WRONLY"): "asks for a lock and a lease of a regular file, and writes nothing",

@@ -34,6 +34,7 @@ def pack(out, program=None, platform=None, sysroot="", **environment):
     platform = platform or f"{'manylinux2014' if cached('TASKD_STATIC') == 'ON' else 'linux'}_{ARCHITECTURE}"
     return subprocess.run([sys.executable, os.path.join(PACKAGING, "make_wheel.py"), "--version", "0.1.0", "--platform", platform,
                            "--package", os.path.join(conftest.BUILD, "python", "taskd"), "--sysroot", sysroot,
+                           "--share", os.path.join(conftest.BUILD, "share"),
                            "--program", program or os.path.join(conftest.BUILD, "bin", "taskd"), "--out", str(out)],
                           check=False, capture_output=True, text=True, env={**os.environ, **environment})
 
@@ -302,7 +303,7 @@ def test_archive_works_where_it_is_unpacked(world, archive):
             assert (member.uid, member.gid) == (0, 0) and member.mode in (0o644, 0o755)
         file.extractall(world.folder)
     top = world.path(f"taskd-0.1.0-linux-{ARCHITECTURE}")
-    assert sorted(os.listdir(top)) == ["LICENSE", "bin", "lib", "licenses", "python"]
+    assert sorted(os.listdir(top)) == ["LICENSE", "bin", "lib", "licenses", "python", "share"]
     assert "0.1.0" in subprocess.run([f"{top}/bin/taskd", "--version"], check=True, capture_output=True, text=True).stdout
     script = world.write("rank.py", "import os; print(os.environ['LD_PRELOAD'])")
     ran = subprocess.run([f"{top}/bin/taskd", "run", "--standalone", script], env=world.environment, cwd=world.folder,

@@ -43,6 +43,15 @@ SYSTEM_LIBRARIES = re.compile(r"(libc|libm|libdl|libpthread|librt)\.so\.\d|ld-li
 NEWEST_GLIBC = (2, 17)
 
 
+def share_files(share):
+    """Completion and man pages, as share/..."""
+    for folder, folders, names in os.walk(share):
+        folders.sort()
+        for name in sorted(names):
+            path = os.path.join(folder, name)
+            yield path, os.path.join("share", os.path.relpath(path, share))
+
+
 def package_files(package):
     for folder, folders, names in os.walk(package):
         folders[:] = sorted(f for f in folders if f not in ("__pycache__", "bin"))
@@ -143,7 +152,7 @@ def archive_bytes(top, contents, links, seconds):
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__)
-    for option in ("--version", "--package", "--program", "--out"):
+    for option in ("--version", "--package", "--program", "--share", "--out"):
         parser.add_argument(option, required=True)
     parser.add_argument("--platform", required=True, help="manylinux2014_ARCH, whose promises are checked, or linux_ARCH")
     parser.add_argument("--strip", default="strip", help="of the binaries' architecture")
@@ -167,16 +176,21 @@ def main():
                for path, name in package_files(options.package)]
     package.append(("taskd_torch.pth", read(os.path.join(HERE, "taskd_torch.pth")), False))
 
+    share = [(name, read(path), False) for path, name in share_files(options.share)]
+    if not share:
+        sys.exit(f"make_wheel.py: no completion and man pages in {options.share}")
+
     os.makedirs(options.out, exist_ok=True)
     seconds = source_time()
     info = f"taskd-{options.version}.dist-info"
     tag = f"py3-none-{options.platform}"
     wheel = package + [("taskd/bin/taskd", program, True)] + [(f"{info}/licenses/{name}", text, False) for name, text in texts]
+    wheel += [(f"taskd-{options.version}.data/data/{name}", data, False) for name, data, _ in share]
     replace(os.path.join(options.out, f"taskd-{options.version}-{tag}.whl"),
             wheel_bytes(wheel, info, tag, options.version, seconds))
 
     top = f"taskd-{options.version}-linux-{re.sub('^[a-z]+[0-9]*_', '', options.platform)}"
-    archive = [("bin/taskd", program, True)]
+    archive = [("bin/taskd", program, True), *share]
     archive += [(f"python/{name}", data, executable) for name, data, executable in package]
     archive += [(f"lib/{library}", data, True) for library in LIBRARIES
                 for name, data, _ in package if os.path.basename(name) == library]
