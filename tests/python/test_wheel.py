@@ -70,6 +70,8 @@ def test_installs_and_works(world, wheel):
                              capture_output=True, text=True, env=world.environment, check=False)
     assert install.returncode == 0, install.stderr
     assert os.access(os.path.join(target, "taskd", "bin", "taskd"), os.X_OK)
+    for name in ("man/man1/taskd-run.1", "bash-completion/completions/taskd"):
+        assert os.path.isfile(os.path.join(target, "share", name))
     output = world.run(f"""
 import os, sys
 import taskd
