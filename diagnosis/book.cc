@@ -43,7 +43,7 @@ std::string KeyOf(const Verdict& verdict) {
   return key;
 }
 
-bool Book::Update(const std::vector<Accusation>& accusations, int64_t step, const HasLeft& has_left) {
+bool Book::Update(const std::vector<Accusation>& accusations, int64_t step, const WhyAbsent& why_absent) {
   bool changed = false;
   std::set<std::string> present;
   for (const Accusation& accusation : accusations) present.insert(accusation.key);
@@ -56,7 +56,7 @@ bool Book::Update(const std::vector<Accusation>& accusations, int64_t step, cons
       changed = true;
     }
   }
-  return ClearAbsent(present, has_left) || changed;
+  return CloseAbsent(present, why_absent) || changed;
 }
 
 void Book::Open(const Accusation& accusation, int64_t step, const std::set<std::string>& present) {
@@ -105,20 +105,24 @@ bool Book::Continue(const Accusation& accusation, int64_t step, Entry& entry) {
 }
 
 // True: there was one.
-bool Book::ClearAbsent(const std::set<std::string>& present, const HasLeft& has_left) {
-  bool cleared = false;
+bool Book::CloseAbsent(const std::set<std::string>& present, const WhyAbsent& why_absent) {
+  bool closed = false;
   for (auto entry = open_.begin(); entry != open_.end();) {
-    if (present.count(entry->first) > 0) {
+    Verdict& verdict = entry->second.verdict;
+    const bool is_present = present.count(entry->first) > 0;
+    const Absence absence = is_present || why_absent == nullptr ? Absence::kCleared : why_absent(verdict);
+    if (is_present || absence == Absence::kOpen) {
       ++entry;
       continue;
     }
-    entry->second.verdict.open = false;
-    entry->second.verdict.left = has_left != nullptr && has_left(entry->second.verdict);
-    KeepCleared(std::move(entry->second.verdict));
+    verdict.open = false;
+    verdict.left = absence == Absence::kLeft;
+    verdict.unjudged = absence == Absence::kUnjudged;
+    KeepCleared(std::move(verdict));
     entry = open_.erase(entry);
-    cleared = true;
+    closed = true;
   }
-  return cleared;
+  return closed;
 }
 
 void Book::KeepCleared(Verdict verdict) {

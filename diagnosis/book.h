@@ -25,12 +25,18 @@ class Book {
  public:
   static constexpr size_t kMaxCleared = 100;
 
-  using HasLeft = std::function<bool(const Verdict& verdict)>;
+  // What becomes of an open verdict that is not among the accusations.
+  enum class Absence : uint8_t {
+    kCleared,
+    kLeft,      // cleared, because whom it accuses is not part of the job any more
+    kUnjudged,  // nobody knows whether it is over
+    kOpen,      // nobody knows yet
+  };
+  using WhyAbsent = std::function<Absence(const Verdict& verdict)>;
 
-  // All accusations as of `step`. Open verdicts that are not among them are cleared; `has_left`: because whom they accuse
-  // is not part of the job any more. True: something that a reader should know of has changed (not the numbers of an open
+  // All accusations as of `step`. True: something that a reader should know of has changed (not the numbers of an open
   // verdict alone).
-  bool Update(const std::vector<Accusation>& accusations, int64_t step, const HasLeft& has_left = nullptr);
+  bool Update(const std::vector<Accusation>& accusations, int64_t step, const WhyAbsent& why_absent = nullptr);
   // Open ones first, by cost.
   std::vector<Verdict> verdicts() const;
   bool any_open() const { return !open_.empty(); }
@@ -48,7 +54,7 @@ class Book {
   void Open(const Accusation& accusation, int64_t step, const std::set<std::string>& present);
   uint64_t TakeId(const Accusation& accusation, const std::set<std::string>& present);
   static bool Continue(const Accusation& accusation, int64_t step, Entry& entry);
-  bool ClearAbsent(const std::set<std::string>& present, const HasLeft& has_left);
+  bool CloseAbsent(const std::set<std::string>& present, const WhyAbsent& why_absent);
   void KeepCleared(Verdict verdict);
 
   std::map<std::string, Entry> open_;  // by key

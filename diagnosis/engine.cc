@@ -23,6 +23,7 @@
 #include "diagnosis/judge.h"
 #include "diagnosis/layout.h"
 #include "diagnosis/lives.h"
+#include "diagnosis/marked_kinds.h"
 #include "diagnosis/own_time.h"
 #include "diagnosis/parameters.h"
 #include "diagnosis/periods.h"
@@ -37,6 +38,8 @@ namespace {
 constexpr int kSilentNote = 10;  // steps until it is worth a note
 constexpr int kClockEvery = 4;   // steps between looks at the clocks
 constexpr int kSolveEvery = 16;
+constexpr int kKeepUnjudged = 1024;  // steps
+constexpr int64_t kSameOnset = 20;   // steps after marks are there again: what begins in them was there before
 constexpr int kOddNote = 100;        // steps
 constexpr size_t kAhead = 4;         // folds, whose memory is on its way while others are looked at
 constexpr unsigned kFineParts = 8;   // of the steps so far: so many more, and what can be told has changed,
@@ -95,8 +98,10 @@ class Engine::Impl {
   size_t group_bytes() const { return layout_.groups_cost().bytes; }
   size_t waiting_bytes() const { return gathering_.bytes(); }
 
-  void SetCommunicationOn(int rank, bool on) {
-    if (rank >= 0 && rank < kMaxRanks) coverage_.SetCommunicationOn(rank, on);
+  void SetMarksOn(int rank, KindMask kinds) {
+    if (rank < 0 || rank >= kMaxRanks) return;
+    marked_.SetOn(rank, kinds);
+    coverage_.SetCommunicationOn(rank, (kinds & MaskOf(SwitchKind::kCommunication)) != 0);
   }
 
   void SetWorldSize(int ranks) { world_size_ = ranks; }
@@ -165,7 +170,8 @@ class Engine::Impl {
   void Restore(const std::vector<Verdict>& verdicts) {
     book_.Restore(verdicts);
     for (const Verdict& verdict : verdicts) {
-      if (verdict.open) restored_.push_back({KeyOf(verdict), verdict});
+      if (verdict.open || verdict.unjudged)
+        restored_.push_back({.key = KeyOf(verdict), .verdict = verdict, .unjudged = verdict.unjudged});
     }
   }
 
@@ -210,7 +216,9 @@ class Engine::Impl {
   struct Restored {
     std::string key;
     Verdict verdict;
-    int steps = 0;
+    int steps = 0;           // in which it could have been found again
+    bool unjudged = false;   // it is not open until then
+    int64_t back_step = -1;  // the first one of these
   };
 
   // How small a slowdown would have been named, and a note where that is not small enough for an "ok". False: it is not.
@@ -346,7 +354,8 @@ class Engine::Impl {
   // together are more than any cache holds.
   void TakeFolds(const Folds& folds, int64_t place) {
     coverage_.BeginStep();
-    own_.BeginStep(layout_, folds);
+    marked_.Take(folds);
+    own_.BeginStep(layout_, folds, marked_.HasEnded(SwitchKind::kCommunication));
     for (size_t i = 0; i < folds.size(); ++i) {
       if (i + kAhead < folds.size()) __builtin_prefetch(folds[i + kAhead].second.ops.data());
       const auto& [rank, fold] = folds[i];
@@ -459,13 +468,17 @@ class Engine::Impl {
         evidence.last_step = StepAt(evidence.last_step);
       }
     }
+    // By what came before.
+    std::erase_if(accusations, [this](const auto& a) { return marked_.IsSilent(KindOf(a.verdict)); });
     const auto young = std::find_if(accusations.begin(), accusations.end(), [](const auto& a) { return a.is_young; });
     young_.reset();
     if (young != accusations.end()) young_ = young->verdict;
-    KeepRestored(accusations);
-    const bool changed = book_.Update(accusations, step, [this](const Verdict& verdict) { return HasLeft(verdict); });
+    KeepRestored(step, accusations);
+    const bool changed = book_.Update(accusations, step, [this](const Verdict& verdict) { return WhyAbsent(verdict); });
     left_.clear();
-    periods_.MarkSlow(book_.any_open());
+    periods_.MarkSlow(book_.any_open() || std::any_of(restored_.begin(), restored_.end(), [this](const Restored& kept) {
+                        return marked_.IsSilent(KindOf(kept.verdict));
+                      }));
     return changed;
   }
 
@@ -548,26 +561,45 @@ class Engine::Impl {
     const bool may_be_here = judged_steps_ <= parameters.absent_steps || IsBeginning();
     return !IsAnyAccused(verdict, may_be_here, [&](int rank) { return !left(rank); });
   }
+  Book::Absence WhyAbsent(const Verdict& verdict) {
+    if (HasLeft(verdict)) return Book::Absence::kLeft;
+    const SwitchKind kind = KindOf(verdict);
+    if (!marked_.IsSilent(kind)) return Book::Absence::kCleared;
+    if (!marked_.HasEnded(kind)) return Book::Absence::kOpen;
+    // If it is found again once there are marks it is the same one.
+    restored_.push_back({.key = KeyOf(verdict), .verdict = verdict, .unjudged = true});
+    return Book::Absence::kUnjudged;
+  }
   // Somebody whom the verdict accuses has not been heard yet.
   bool IsAwaited(const Verdict& verdict) const {
     return IsAnyAccused(verdict, IsBeginning(), [this](int rank) { return MayComeBack(rank); });
   }
 
   // Verdicts of an earlier life of the manager stay until there is evidence of this life: long enough for a deviation
-  // that is still there to be found again. Steps without whom they accuse are none.
-  void KeepRestored(std::vector<Accusation>& accusations) {
+  // that is still there to be found again. Steps without whom they accuse are none, nor are steps without the marks that
+  // they rest on.
+  void KeepRestored(int64_t step, std::vector<Accusation>& accusations) {
     std::erase_if(restored_, [&](Restored& restored) {
       bool again = false;
       for (Accusation& accusation : accusations) {
         if (accusation.key != restored.key) continue;
+        const bool same = !restored.unjudged || restored.back_step < 0 ||
+                          accusation.verdict.since_step <= restored.back_step + kSameOnset;
+        if (!same) continue;
         accusation.verdict.since_step = restored.verdict.since_step;
         accusation.verdict.since_ns = restored.verdict.since_ns;
         again = true;
       }
       if (again) return false;
       if (HasLeft(restored.verdict)) return true;
+      const SwitchKind kind = KindOf(restored.verdict);
+      const bool is_open = book_.IsOpen(restored.key);
+      if (marked_.IsSilent(kind)) return is_open && marked_.HasEnded(kind);  // WhyAbsent() keeps it anew
       if (!IsAwaited(restored.verdict)) ++restored.steps;
-      if (restored.steps > parameters.keep_restored || !book_.IsOpen(restored.key)) return true;
+      if (restored.back_step < 0) restored.back_step = step;
+      // Of one that is open now: it was found again, and is over.
+      if (restored.unjudged) return is_open || restored.steps > kKeepUnjudged;
+      if (restored.steps > parameters.keep_restored || !is_open) return true;
       Accusation& accusation = accusations.emplace_back();
       accusation.key = restored.key;
       accusation.verdict = restored.verdict;
@@ -800,6 +832,7 @@ class Engine::Impl {
   Transfers transfers_;
   Clocks clocks_;
   Coverage coverage_;
+  MarkedKinds marked_;
   Book book_;
   std::vector<Decision> decisions_;  // of the last step
   std::optional<Verdict> young_;     // of the last step's accusations, that has not lasted yet
@@ -836,7 +869,7 @@ void Engine::DropGroups(int rank, uint32_t first) { impl_->DropGroups(rank, firs
 size_t Engine::group_bytes() const { return impl_->group_bytes(); }
 
 size_t Engine::waiting_bytes() const { return impl_->waiting_bytes(); }
-void Engine::SetCommunicationOn(int rank, bool on) { impl_->SetCommunicationOn(rank, on); }
+void Engine::SetMarksOn(int rank, KindMask kinds) { impl_->SetMarksOn(rank, kinds); }
 void Engine::SetWorldSize(int ranks) { impl_->SetWorldSize(ranks); }
 void Engine::RemoveRank(int rank) { impl_->RemoveRank(rank); }
 bool Engine::Add(int rank, StepFold fold, uint64_t now_ns) { return impl_->Add(rank, std::move(fold), now_ns); }

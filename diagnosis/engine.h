@@ -20,6 +20,7 @@
 #include <vector>
 
 #include "absl/status/statusor.h"
+#include "common/switch.h"
 #include "diagnosis/gathering.h"
 #include "diagnosis/rank_place.h"
 #include "diagnosis/rank_trace.h"
@@ -59,8 +60,8 @@ class Engine {
   // What all groups take, and the folds that wait for other ranks, roughly.
   size_t group_bytes() const;
   size_t waiting_bytes() const;
-  // Whether the rank's communication is recorded, as far as is known.
-  void SetCommunicationOn(int rank, bool on);
+  // Which kinds of the rank's marks are recorded, as far as is known.
+  void SetMarksOn(int rank, KindMask kinds);
   // How many ranks the job has; 0: not known, then a group of all ranks that most of them declare says it. Members of
   // groups beyond are not waited for: the report says whose groups they are.
   void SetWorldSize(int ranks);

@@ -36,7 +36,9 @@ class DataParallelJob {
   std::function<double(int rank, int step)> save = [](int, int) { return 0.0; };   // a checkpoint, ms; 0: none
   std::function<bool(int step)> ends_later = [](int) { return false; };            // its operation is not of this step
   std::function<double(int rank, int step)> waits = [](int, int) { return 0.0; };  // for a CPU, ms; 0: not known
-  uint32_t broken = 0;                                                             // records of each step
+  std::function<bool(int step)> communicates = [](int) { return true; };           // its operation is marked
+  std::function<bool(int step)> marks_loads = [](int) { return true; };
+  uint32_t broken = 0;  // records of each step
   double transfer_ms = 20;
   uint64_t issue_ns = 0;  // from a host's start of an operation to the device's; 0: there is no device
   uint32_t process_id = 1000;
@@ -65,8 +67,10 @@ class DataParallelJob {
       fold.start_ns = begin;
       fold.end_ns = now_;
       fold.previous_end_ns = begin;
-      fold.dataloaders = 1;
-      fold.dataloader_ns = fold.dataloader_own_ns = static_cast<uint64_t>(loader(r, step) * kMs);
+      if (marks_loads(step)) {
+        fold.dataloaders = 1;
+        fold.dataloader_ns = fold.dataloader_own_ns = static_cast<uint64_t>(loader(r, step) * kMs);
+      }
       fold.checkpoints = save(r, step) > 0 ? 1 : 0;
       fold.checkpoint_ns = fold.checkpoint_own_ns = static_cast<uint64_t>(save(r, step) * kMs);
       fold.head_ns = static_cast<uint64_t>(time * kMs);
@@ -83,6 +87,11 @@ class DataParallelJob {
       fold.issues = issue_ns > 0 ? 1 : 0;
       fold.issue_p10_ns = fold.issue_p50_ns = issue_ns;
       if (!ends_later(step)) fold.ops.push_back(op);
+      if (!communicates(step)) {
+        fold.ops.clear();
+        fold.covered_ns = fold.tail_ns = 0;
+        fold.head_ns = now_ - begin;
+      }
       fold.broken = broken;
       fold.cpu_wait_ns = static_cast<uint64_t>(waits(r, step) * kMs);
       fold.step = named(r, step);
@@ -441,7 +450,7 @@ TEST(Engine, SaysNotThatAllIsWellWhereWaitsAreNotMarked) {
         static_cast<uint64_t>((step < 30 ? 60 : 90) * kMs) + static_cast<uint64_t>(step % 3) * 100'000;
     for (int rank = 0; rank < 2; ++rank) {
       engine.SetGroup(rank, 0, {"default_pg", "", {{0, 1, 2}}});
-      engine.SetCommunicationOn(rank, true);
+      engine.SetMarksOn(rank, kAllKindsMask);
       StepFold fold;
       fold.step = step;
       fold.process_id = 7;
@@ -463,7 +472,7 @@ TEST(Engine, SaysNotThatAllIsWellWhereWaitsAreNotMarked) {
       << report.notes.front().text;
   ASSERT_EQ(report.coverage.size(), 2u);
   EXPECT_FALSE(report.coverage[0].sufficient);
-  engine.SetCommunicationOn(1, false);
+  engine.SetMarksOn(1, MaskOf(SwitchKind::kStep));
   EXPECT_NE(engine.report().notes.front().text.find("the communication is switched off"), std::string::npos)
       << "without a further step: " << engine.report().notes.front().text;
 }
@@ -478,6 +487,82 @@ TEST(Engine, ClearsWhatIsOver) {
   EXPECT_FALSE(report.verdicts.front().open);
   EXPECT_NEAR(static_cast<double>(report.verdicts.front().last_step), 61, 3);
   EXPECT_EQ(job.changes, 3) << "enough steps, opened, cleared";
+}
+
+// Marks are switched off while a rank is slow: nobody knows any more whether it is.
+TEST(Engine, SaysThatAVerdictIsNotJudgedWithoutItsMarks) {
+  for (const int ranks : {2, 8}) {
+    DataParallelJob job(ranks);
+    job.extra = [](int rank, int step) { return rank == 1 && step >= 60 ? 60.0 : 0.0; };
+    job.communicates = [](int step) { return step < 200 || step >= 300; };
+    job.Run(0, 199);
+    const Report before = job.engine.report();
+    ASSERT_EQ(before.verdicts.size(), 1u);
+    EXPECT_EQ(before.verdicts.front().since_step, 60);
+    job.Run(200, 203);  // it is not known yet that they are off
+    EXPECT_TRUE(job.engine.report().verdicts.front().open) << ranks;
+    for (int rank = 0; rank < ranks; ++rank) {
+      job.engine.SetMarksOn(rank, kAllKindsMask & ~MaskOf(SwitchKind::kCommunication));
+    }
+    job.Run(204, 299);
+    const Report off = job.engine.report();
+    ASSERT_EQ(off.verdicts.size(), 1u) << ranks;
+    EXPECT_FALSE(off.verdicts.front().open);
+    EXPECT_TRUE(off.verdicts.front().unjudged);
+    EXPECT_EQ(off.verdicts.front().last_step, 199);
+    EXPECT_EQ(off.verdicts.front().evidence, before.verdicts.front().evidence);
+    EXPECT_EQ(off.state, JobState::kUnknown);
+    EXPECT_THAT(RenderText(off, ""),
+                ::testing::HasSubstr("\nnot judged any more: rank 1: compute, from step 60 until step "
+                                     "199, when its marks ended"));
+    EXPECT_THAT(RenderJson(off, ""),
+                ::testing::HasSubstr("\"state\":\"unjudged\",\"since_step\":60,\"until_step\":199,"));
+
+    for (int rank = 0; rank < ranks; ++rank) job.engine.SetMarksOn(rank, kAllKindsMask);
+    job.Run(300, 400);
+    const Report on = job.engine.report();
+    ASSERT_EQ(on.verdicts.size(), 1u) << ranks;
+    EXPECT_TRUE(on.verdicts.front().open) << ranks;
+    EXPECT_FALSE(on.verdicts.front().unjudged);
+    EXPECT_EQ(on.verdicts.front().id, before.verdicts.front().id);
+    EXPECT_EQ(on.verdicts.front().since_step, 60) << "it is the same one";
+    job.extra = [](int, int) { return 0.0; };
+    job.Run(401, 500);
+    EXPECT_FALSE(job.engine.report().verdicts.front().open);
+    EXPECT_FALSE(job.engine.report().verdicts.front().unjudged) << "it was seen to be over";
+  }
+}
+
+// Without being told, as of files.
+TEST(Engine, SaysThatAVerdictIsNotJudgedAfterStepsWithoutItsMarks) {
+  DataParallelJob job(4);
+  job.loader = [](int rank, int step) { return rank == 2 && step >= 60 ? 60.0 : 4.0; };
+  job.marks_loads = [](int step) { return step < 200; };
+  job.Run(0, 240);
+  const Report report = job.engine.report();
+  ASSERT_EQ(report.verdicts.size(), 2u) << "what took so long before is its own time now";
+  EXPECT_TRUE(report.verdicts[0].open);
+  EXPECT_EQ(report.verdicts[0].since_step, 200);
+  EXPECT_EQ(report.verdicts[1].cause, Cause::kDataloader);
+  EXPECT_TRUE(report.verdicts[1].unjudged);
+  EXPECT_EQ(report.verdicts[1].last_step, 199);
+}
+
+TEST(Engine, WhatBeginsWhileMarksAreOffIsNotSaidToBeThereFromTheStart) {
+  for (const int off : {10, 40}) {
+    DataParallelJob job(2);
+    job.extra = [](int rank, int step) { return rank == 1 && step >= 105 ? 60.0 : 0.0; };
+    job.communicates = [&](int step) { return step < 100 || step >= 100 + off; };
+    job.Run(0, 99);
+    for (int rank = 0; rank < 2; ++rank) job.engine.SetMarksOn(rank, 0);
+    job.Run(100, 99 + off);
+    for (int rank = 0; rank < 2; ++rank) job.engine.SetMarksOn(rank, kAllKindsMask);
+    job.Run(100 + off, 240);
+    const Report report = job.engine.report();
+    ASSERT_EQ(report.verdicts.size(), 1u) << off;
+    EXPECT_GE(report.verdicts.front().since_step, 100 + off) << "where it was seen first";
+    EXPECT_LE(report.verdicts.front().since_step, 120 + off);
+  }
 }
 
 TEST(Engine, NamesTheDataLoader) {

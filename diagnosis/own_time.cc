@@ -41,6 +41,8 @@ double YoungSigma(double one, double of_ranks) {
 // What a time would be without a deviation of `d` (log).
 Stream::Time Without(double ns, double d) { return {ns * (1 - std::exp(-d)), ns * std::exp(-d)}; }
 
+bool Communicates(OwnMode mode) { return mode == OwnMode::kBulk || mode == OwnMode::kAll; }
+
 double ForwardOwnOf(const PeerViews& peers) {
   std::vector<double> values;
   for (const OwnView& own : peers.views) values.push_back(static_cast<double>(own.fold->forward_own_ns));
@@ -79,8 +81,8 @@ void OwnTime::ResetRank(int rank) {
   work_.ResetRank(rank);
 }
 
-void OwnTime::BeginStep(const Layout& layout, const std::vector<std::pair<int, StepFold>>& folds) {
-  FollowMode(ChooseMode(layout, folds));
+void OwnTime::BeginStep(const Layout& layout, const std::vector<std::pair<int, StepFold>>& folds, bool is_silent) {
+  FollowMode(ChooseMode(layout, folds), is_silent);
   views_.resize(classes_.size());
   for (size_t c = 0; c < classes_.size(); ++c) {
     views_[c].clear();
@@ -123,18 +125,19 @@ void OwnTime::Observe(const Layout& layout, const std::vector<std::pair<int, Ste
 }
 
 // A job that communicates in every other step is still one that communicates.
-void OwnTime::FollowMode(Mode mode) {
-  auto communicates = [](Mode which) { return which == Mode::kBulk || which == Mode::kAll; };
-  silent_steps_ = communicates(mode) ? 0 : silent_steps_ + 1;
-  if (communicates(mode_) && silent_steps_ > 0 && silent_steps_ < parameters.silent_steps) return;
+void OwnTime::FollowMode(Mode mode, bool is_silent) {
+  silent_steps_ = Communicates(mode) ? 0 : silent_steps_ + 1;
+  if (Communicates(mode_) && silent_steps_ > 0 && silent_steps_ < parameters.silent_steps && !is_silent) return;
   if (mode != mode_) ChangeMode(mode);
 }
 
 // Other times are compared from now on: what is known of the old ones does not apply to them.
 void OwnTime::ChangeMode(Mode mode) {
+  const bool ended = Communicates(mode_) && !Communicates(mode);
   mode_ = mode;
   shared_noise_ = on_cpu_noise_ = Noise();
   for (Rank& rank : ranks_) {
+    if (ended) rank.Drop();
     rank.Rebase();
     rank.on_cpu = {};
   }
@@ -424,6 +427,11 @@ void OwnTime::Rank::Rebase() {
   own.Rebase();
   if (on_cpu->own.observations() > 0) on_cpu.Begin().own.Rebase();
   BreakOff();
+}
+
+void OwnTime::Rank::Drop() {
+  own.Drop();
+  if (forward->raised()) forward.Begin().Drop();
 }
 
 void OwnTime::Rank::BreakOff() {

@@ -122,12 +122,15 @@ class OwnTime {
     }
     // Its times are other ones from now on: the past level is learned anew.
     void Rebase();
+    // They cannot be known any more: whether it is slow is learned anew, too.
+    void Drop();
     // What is observed next has no step before it.
     void BreakOff();
   };
 
   // A step that is judged begins. Its folds, by rank, here and below.
-  void BeginStep(const Layout& layout, const std::vector<std::pair<int, StepFold>>& folds);
+  // `is_silent`: nobody marks communication any more, not only in this step.
+  void BeginStep(const Layout& layout, const std::vector<std::pair<int, StepFold>>& folds, bool is_silent = false);
   // Each of them; it stays where it is until Observe().
   void Take(const Layout& layout, int rank, const StepFold& fold);
   // `arl_factor`: observations of one stream that a false alarm may take, per stream. `period_ns`: the job's.
@@ -216,7 +219,7 @@ class OwnTime {
   void ObserveIssues(const std::vector<OwnView>& owns);
   void CountSlowest(const Slowest& slowest);
   void ForgetNoise(const std::vector<OwnView>& views, Class& peers);
-  void FollowMode(Mode mode);
+  void FollowMode(Mode mode, bool is_silent);
   void ChangeMode(Mode mode);
   // Mean over the ranks; 0: not known of all.
   static double WaitNsOf(const std::vector<OwnView>& views);

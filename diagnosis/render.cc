@@ -68,9 +68,10 @@ Json VerdictToJson(const Verdict& verdict) {
     json["alternatives"].push_back(std::move(row));
   }
   json["cause"] = Name(verdict.cause);
-  json["state"] = verdict.open ? "open" : "cleared";
+  json["state"] = StateName(verdict);
   if (verdict.left) json["cleared_by"] = "left";
   json["since_step"] = verdict.since_step;
+  if (!verdict.open) json["until_step"] = verdict.last_step;
   json["since_time"] = verdict.since_ns == 0 ? Json() : Json(FormatTime(verdict.since_ns));
   const auto& slowdown = verdict.slowdown_interval;
   const auto& cost = verdict.cost_interval_ms;
@@ -238,11 +239,17 @@ void AppendOpen(const Verdict& verdict, int number, bool sentence, std::string& 
   AppendWrapped(others, 5, out);
 }
 
-void AppendCleared(const Verdict& verdict, std::string& out) {
+void AppendClosed(const Verdict& verdict, std::string& out) {
   const bool restarted = verdict.last_step < verdict.since_step;
-  AppendWrapped(absl::StrCat(verdict.left ? "left: " : "cleared: ", DescribeEntity(verdict), ": ", Name(verdict.cause),
-                             restarted ? ", from step " : ", steps ", verdict.since_step, restarted ? " to step " : "-",
+  const char* what = verdict.unjudged ? "not judged any more: " : verdict.left ? "left: " : "cleared: ";
+  const bool spelled = restarted || verdict.unjudged;
+  AppendWrapped(absl::StrCat(what, DescribeEntity(verdict), ": ", Name(verdict.cause),
+                             spelled ? ", from step " : ", steps ", verdict.since_step,
+                             !spelled           ? "-"
+                             : verdict.unjudged ? " until step "
+                                                : " to step ",
                              verdict.last_step, restarted ? " of a later attempt" : "",
+                             verdict.unjudged ? ", when its marks ended" : "",
                              absl::StrFormat(", cost %.4g ms of each step", MakeFinite(verdict.cost_ms_per_step)),
                              verdict.slowdown > 1 ? absl::StrCat(" (", FormatSlowdown(verdict.slowdown), ")") : ""),
                 5, out);
@@ -387,7 +394,7 @@ std::string RenderText(const Report& report, const std::string& job) {
   for (const Verdict& verdict : report.verdicts) {
     if (verdict.open) continue;
     separate();
-    AppendCleared(verdict, out);
+    AppendClosed(verdict, out);
   }
   for (const Note& note : report.notes) {
     if (report.state == JobState::kUnknown && headline.ends_with(note.text)) continue;  // it is the reason

@@ -13,6 +13,7 @@ namespace {
 
 constexpr uint64_t kForgotten = 1 << 20;  // observations of all sources
 constexpr uint8_t kAllScales = (1U << kScales) - 1;
+constexpr uint8_t kWatched = 1U << kScales;  // for long enough without a rise before the last Rebase()
 
 }  // namespace
 
@@ -371,7 +372,7 @@ void Stream::BeginRaised(int64_t step, const Limits& limits) {
 
 void Stream::BeginQuiet(int64_t step) {
   sums_ = {};
-  rose_later_ = kAllScales;
+  rose_later_ |= kAllScales;
   risen_ = 0;
   jumps_ = 0;
   ForgetWindows();
@@ -384,15 +385,23 @@ void Stream::BeginQuiet(int64_t step) {
 void Stream::Rebase() {
   if (!raised()) {
     sums_ = {};
-    // Watched for long enough without a rise: one that is there in the next step was not there from the start. If nothing
-    // was observed since the last time, what was known then still holds.
-    if (seen_ > 0) rose_later_ = seen_ > parameters.learn ? kAllScales : 0;
+    // Watched for long enough without a rise, now or before: one that is there in the next step was not there from the
+    // start.
+    rose_later_ = seen_ > parameters.learn || (rose_later_ & kWatched) != 0 ? kWatched | kAllScales : 0;
     risen_ = 0;
     jumps_ = 0;
   }
   seen_ = 0;
   base_ = 0;
   ForgetWindows();
+}
+
+void Stream::Drop() {
+  if (!raised()) return;
+  state_ = State::kQuiet;
+  sums_ = {};
+  rise_ = {};
+  rose_later_ |= kWatched;
 }
 
 void StreamTails::Count(const Stream& stream) {

@@ -82,6 +82,8 @@ class Stream {
   Event Observe(int64_t step, double d, const Time& time, const Limits& limits);
   // The process is a new one, or other times are observed: the past level is learned anew; what was raised stays raised.
   void Rebase();
+  // Whether what was raised goes on cannot be known: it is as if it had not been.
+  void Drop();
   void Reset() { *this = Stream(); }
 
   bool raised() const { return state_ != State::kQuiet; }
@@ -248,7 +250,7 @@ class Stream {
   int seen_ = 0;
   int jumps_ = 0;                                  // the last steps, all of them
   std::array<uint8_t, kWindows> window_counts_{};  // bits that are set
-  uint8_t rose_later_ = 0;                         // a bit a sum: it was empty before, or next to nothing
+  uint8_t rose_later_ = 0;                         // a bit a sum: it was empty before, or next to nothing; and kWatched
   uint8_t lead_ = 0;                               // which sum is the largest
   State state_ = State::kQuiet;
   float base_ = 0;

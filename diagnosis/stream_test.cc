@@ -396,6 +396,14 @@ TEST(Stream, WasWithoutARiseWhereItWasWatchedBeforeARestart) {
     EXPECT_EQ(stream.onset(), 50);
     EXPECT_EQ(stream.from_start(), watched <= 15) << watched;
   }
+  Stream stream;
+  Watch(stream, 0, 60, [](int64_t) { return 0.0; });
+  stream.Rebase();
+  Watch(stream, 61, 65, [](int64_t) { return 0.0; });
+  stream.Rebase();
+  Watch(stream, 66, 80, [](int64_t) { return 0.1; });
+  EXPECT_TRUE(stream.raised());
+  EXPECT_FALSE(stream.from_start()) << "a few steps after it do not undo that";
 }
 
 }  // namespace

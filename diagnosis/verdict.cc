@@ -60,6 +60,10 @@ const char* Name(JobState state) {
   return "unknown";
 }
 
+const char* StateName(const Verdict& verdict) {
+  return verdict.open ? "open" : verdict.unjudged ? "unjudged" : "cleared";
+}
+
 const char* Name(NoteKind kind) {
   switch (kind) {
     case NoteKind::kDesign:

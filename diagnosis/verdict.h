@@ -91,10 +91,11 @@ struct Verdict {
   std::vector<Alternative> alternatives;
   Cause cause = Cause::kUnknown;
   bool open = true;
-  bool left = false;  // cleared because whom it accuses is not part of the job any more
+  bool left = false;      // cleared because whom it accuses is not part of the job any more
+  bool unjudged = false;  // neither open nor cleared: the marks that it rests on ended
   int64_t since_step = 0;
   uint64_t since_ns = 0;        // Unix, by the reference node's clock
-  int64_t last_step = 0;        // the last step it was seen in; of a cleared one the step before it cleared
+  int64_t last_step = 0;        // the last step it was seen in; of one that is not open the step before that was so
   double slowdown = 1;          // of the job's step: with / without, means of the same steps; 1: not known
   double cost_ms_per_step = 0;  // what a step would be shorter without it
   // Of these two: where they lie with 95 %. A slowdown has no end (infinite) where the whole step may be its doing.
@@ -107,6 +108,9 @@ struct Verdict {
 
   friend bool operator==(const Verdict&, const Verdict&) = default;
 };
+
+// "open", "cleared" or "unjudged".
+const char* StateName(const Verdict& verdict);
 
 struct Note {
   NoteKind kind = NoteKind::kShort;

@@ -251,9 +251,9 @@ std::vector<std::string> Policy::Advance(const View& view) {
     const auto found = by_verdict.find(verdict.id);
     Action* action = found == by_verdict.end() ? nullptr : Mutable(found->second);
     if (!verdict.open) {
-      // Who has left was taken out: the order has done its work, and stays.
+      // Who has left was taken out: the order has done its work, and stays. So it does while nobody knows better.
       const bool stands = action != nullptr && action->decision == Decision::kOrder && !verdict.left &&
-                          action->state != State::kCalledOff && action->state != State::kFailed;
+                          !verdict.unjudged && action->state != State::kCalledOff && action->state != State::kFailed;
       if (stands) {
         CallOff(*action, "the verdict has cleared");
         changed.push_back(action->id);

@@ -249,6 +249,9 @@ TEST(PolicyTest, AnOrderIsCalledOffWhenItsVerdictClears) {
   policy.SetOrder(id, {"nvrx:/d", kBegin, Outcome::kTaken, "written"}, 1);
   EXPECT_EQ(policy.Find(id)->state, State::kDone);
   job.verdict().open = false;
+  job.verdict().unjudged = true;
+  EXPECT_THAT(policy.Advance(job.Now()), IsEmpty()) << "marks were switched off: nobody knows";
+  job.verdict().unjudged = false;
   EXPECT_THAT(policy.Advance(job.Now()), SizeIs(1));
   EXPECT_EQ(policy.Find(id)->state, State::kCalledOff);
   EXPECT_THAT(policy.Advance(job.Now()), IsEmpty());

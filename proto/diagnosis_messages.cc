@@ -122,6 +122,7 @@ void FillVerdict(const Verdict& verdict, v1::Verdict* message) {
   message->set_cause(Name(verdict.cause));
   message->set_open(verdict.open);
   message->set_left(verdict.left);
+  message->set_unjudged(verdict.unjudged);
   message->set_since_step(verdict.since_step);
   message->set_since_ns(verdict.since_ns);
   message->set_last_step(verdict.last_step);
@@ -169,6 +170,7 @@ absl::StatusOr<Verdict> ReadVerdict(const v1::Verdict& message) {
   if (!ReadName(message.cause(), Cause::kUnknown, &verdict.cause)) return Unknown("cause", message.cause());
   verdict.open = message.open();
   verdict.left = message.left() && !message.open();
+  verdict.unjudged = message.unjudged() && !message.open();
   verdict.since_step = message.since_step();
   verdict.since_ns = message.since_ns();
   verdict.last_step = message.last_step();

@@ -107,7 +107,11 @@ std::string VerdictText(const Verdict& verdict) {
   std::string html = absl::StrCat("<h3>", Html(verdict.text), "</h3>\n<p class=\"quiet\">cause ", Name(verdict.cause),
                                   ", since step ", verdict.since_step);
   if (verdict.since_ns != 0) absl::StrAppend(&html, " (", TimeText(static_cast<int64_t>(verdict.since_ns)), ")");
-  if (!verdict.open) absl::StrAppend(&html, ", last seen in step ", verdict.last_step);
+  if (verdict.unjudged) {
+    absl::StrAppend(&html, ", until step ", verdict.last_step, ", when its marks ended: not judged since");
+  } else if (!verdict.open) {
+    absl::StrAppend(&html, ", last seen in step ", verdict.last_step);
+  }
   if (const std::string nodes = diagnosis::NodesText(verdict); !nodes.empty()) {
     absl::StrAppend(&html, "; ", Html(nodes));
   }
@@ -417,7 +421,7 @@ std::string RenderReportPage(const ReportPage& page, const History& history) {
   }
   if (page.goodput.has_value()) absl::StrAppend(&html, GoodputSection(*page.goodput));
   absl::StrAppend(&html, Accused(history, accused), Notes(page.report),
-                  Verdicts(page.report, false, "What was slow and is not any more"), Events(page.events));
+                  Verdicts(page.report, false, "What was slow before"), Events(page.events));
   return absl::StrCat(html, "<footer>Made ", TimeText(page.made_ns), " by TaskD ", Html(page.version), " from ",
                       Html(page.source), ".</footer>\n</main></body></html>\n");
 }

@@ -376,7 +376,7 @@ trace::TraceSpan Trace::SpanOf(const Verdict& verdict) const {
   auto number = [](double value) { return absl::StrFormat("%.6g", std::isfinite(value) ? value : 0.0); };
   span.args = absl::StrCat(
       "\"text\":", trace::JsonString(verdict.text), ",\"scope\":\"", Name(verdict.scope), "\",\"ids\":\"", ids,
-      "\",\"cause\":\"", Name(verdict.cause), "\",\"state\":\"", verdict.open ? "open" : "cleared",
+      "\",\"cause\":\"", Name(verdict.cause), "\",\"state\":\"", StateName(verdict),
       "\",\"since_step\":", verdict.since_step, ",\"slowdown\":", number(verdict.slowdown),
       ",\"cost_ms_per_step\":", number(verdict.cost_ms_per_step), ",\"confidence\":", number(verdict.confidence));
   span.first_step = verdict.since_step;

@@ -33,8 +33,7 @@ RankPresence PresenceOf(const RankReport& rank) {
   present.stopped_ms = rank.stopped_ms;
   present.saved = rank.saved;
   if (rank.applied_revision == 0 && rank.applied == 0) return present;  // not switched yet
-  present.communication_on = (rank.applied & MaskOf(SwitchKind::kCommunication)) != 0;
-  present.steps_on = (rank.applied & MaskOf(SwitchKind::kStep)) != 0;
+  present.kinds_on = rank.applied;
   return present;
 }
 

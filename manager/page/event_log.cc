@@ -69,7 +69,7 @@ void EventLog::Add(const diagnosis::Report& report, int64_t time_ns) {
     if (verdict.open == was_open && (verdict.open || before != verdicts_.end())) continue;
     LoggedEvent logged;
     logged.time_ns = time_ns;
-    logged.kind = verdict.open ? "verdict_opened" : "verdict_cleared";
+    logged.kind = absl::StrCat("verdict_", verdict.open ? "opened" : StateName(verdict));
     logged.text = TextOf(verdict);
     if (verdict.scope == diagnosis::Scope::kRank && verdict.ids.size() == 1) logged.rank = verdict.ids[0];
     if (verdict.scope == diagnosis::Scope::kNode && verdict.ids.size() == 1) logged.node = verdict.ids[0];

@@ -58,6 +58,10 @@ TEST(EventLogTest, AVerdictIsToldWhenItOpensAndWhenItClears) {
   log.Add(report, 4);
   EXPECT_THAT(Lines(log), ElementsAre("1 verdict_opened: rank 7 is slow", "2 verdict_opened: rank 7 is slow",
                                       "3 verdict_cleared: rank 7 is slow"));
+  report.verdicts = {VerdictOf(2, false)};
+  report.verdicts[0].unjudged = true;
+  log.Add(report, 5);
+  EXPECT_THAT(Lines(log, 3), ElementsAre("4 verdict_unjudged: rank 7 is slow"));
 }
 
 TEST(EventLogTest, VerdictsOfAnEarlierManagerAreNoEvents) {

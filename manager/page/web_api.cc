@@ -470,7 +470,7 @@ class Api {
       const bool listed = std::find(verdict.ids.begin(), verdict.ids.end(), wanted) != verdict.ids.end();
       if (!in_link && !((names_rank || names_node) && listed)) continue;
       Json row;
-      row["state"] = verdict.open ? "open" : "cleared";
+      row["state"] = StateName(verdict);
       row["cause"] = Name(verdict.cause);
       row["since_step"] = verdict.since_step;
       row["text"] = verdict.text;

@@ -190,11 +190,10 @@ void DiagnosisFeed::Ranks(uint64_t id, const std::vector<RankPresence>& ranks) {
   }
   for (const RankPresence& presence : ranks) {
     if (!InRange(presence.rank) || owner(presence.rank) != id) continue;
-    At(presence.rank).communication_on = presence.communication_on;
-    At(presence.rank).steps_on = presence.steps_on;
+    At(presence.rank).kinds_on = presence.kinds_on;
     TakeStopped(At(presence.rank), presence);
     if (options_.on_saved && presence.saved.step >= 0) options_.on_saved(presence.rank, presence.saved);
-    if (presence.communication_on) engine_.SetCommunicationOn(presence.rank, *presence.communication_on);
+    if (presence.kinds_on) engine_.SetMarksOn(presence.rank, *presence.kinds_on);
   }
   for (const auto& [number, attached] : before) {
     if (stream.reported.count(number) == 0 && owner(number) == id) {
@@ -344,8 +343,8 @@ std::string DiagnosisFeed::AdviseOnSteps() const {
   for (const Rank& rank : ranks_) {
     if (rank.presence != Presence::kAttached) continue;
     ++attached;
-    without_steps += rank.steps_on.value_or(true) ? 0 : 1;
-    without_communication += rank.communication_on.value_or(true) ? 0 : 1;
+    without_steps += rank.Records(SwitchKind::kStep, true) ? 0 : 1;
+    without_communication += rank.Records(SwitchKind::kCommunication, true) ? 0 : 1;
   }
   const auto of_ranks = [&](int count) {
     return count == attached ? std::string() : absl::StrCat(" in ", count, " of ", attached, " ranks");
@@ -372,7 +371,7 @@ bool DiagnosisFeed::AreMarksOff() const {
   for (const Rank& rank : ranks_) {
     if (rank.presence != Presence::kAttached) continue;
     is_any_attached = true;
-    if (rank.steps_on.value_or(counts_.steps > 0)) return false;  // without a switch nothing is recorded
+    if (rank.Records(SwitchKind::kStep, counts_.steps > 0)) return false;  // without a switch nothing is recorded
   }
   return is_any_attached;
 }
@@ -386,6 +385,10 @@ diagnosis::Report DiagnosisFeed::report() const {
     const int64_t last = report.last_step;
     const std::string since = last < 0 ? "" : absl::StrCat(" since step ", last);
     report.state = diagnosis::JobState::kUnknown;
+    for (diagnosis::Verdict& verdict : report.verdicts) {
+      verdict.unjudged = verdict.unjudged || verdict.open;
+      verdict.open = false;
+    }
     report.notes.insert(report.notes.begin(), {diagnosis::NoteKind::kOff,
                                                absl::StrCat("marks are off", since, " (taskd switch all=on)"), last});
     return report;

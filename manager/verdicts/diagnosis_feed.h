@@ -23,6 +23,7 @@
 
 #include "absl/container/btree_map.h"
 #include "common/rank_report.h"
+#include "common/switch.h"
 #include "diagnosis/engine.h"
 #include "marks/step_fold.h"
 
@@ -32,10 +33,8 @@ namespace taskd::manager {
 struct RankPresence {
   int rank = 0;
   bool attached = false;
-  // Whether it records communication, and steps; empty: not reported yet.
-  std::optional<bool> communication_on = {};
-  std::optional<bool> steps_on = {};
-  uint64_t stopped_ms = 0;  // RankReport::stopped_ms
+  std::optional<KindMask> kinds_on = {};  // that it records; empty: not reported yet
+  uint64_t stopped_ms = 0;                // RankReport::stopped_ms
   SavedInStep saved = {};
 
   friend bool operator==(const RankPresence&, const RankPresence&) = default;
@@ -135,7 +134,11 @@ class DiagnosisFeed {
     int local_rank = -1;
     Presence presence = Presence::kUnknown;
     bool live = false;  // for the engine
-    std::optional<bool> communication_on, steps_on;
+    std::optional<KindMask> kinds_on;
+
+    bool Records(SwitchKind kind, bool if_unknown) const {
+      return kinds_on ? (*kinds_on & MaskOf(kind)) != 0 : if_unknown;
+    }
     std::optional<uint64_t> stopped_ms;  // as its stream has said last; none: not yet
   };
   using Reported = absl::btree_map<int, bool>;  // rank -> attached

@@ -11,6 +11,7 @@ namespace {
 
 constexpr uint64_t kSecond = 1'000'000'000;
 constexpr int kMaxRanks = diagnosis::kMaxRanks;
+constexpr KindMask kSteps = MaskOf(SwitchKind::kStep);
 
 class FeedTest : public ::testing::Test {
  protected:
@@ -179,11 +180,11 @@ TEST_F(FeedTest, SaysWhyNoStepComes) {
   EXPECT_THAT(said(), ::testing::HasSubstr("; no rank has attached: a rank does with its first mark"));
   feed_.Ranks(1, {{0, true}, {1, true}});
   EXPECT_EQ(said(), "marks are off (taskd switch all=on)") << "nobody has switched them on";
-  feed_.Ranks(1, {{0, true, false, false}, {1, true, false, true}});
+  feed_.Ranks(1, {{0, true, 0}, {1, true, kSteps}});
   EXPECT_THAT(said(), ::testing::EndsWith("; steps are switched off in 1 of 2 ranks (taskd switch all=on)"));
-  feed_.Ranks(1, {{0, true, false, true}, {1, true, false, true}});
+  feed_.Ranks(1, {{0, true, kSteps}, {1, true, kSteps}});
   EXPECT_THAT(said(), ::testing::HasSubstr("; communication is switched off, so waits look like work (taskd switch"));
-  feed_.Ranks(1, {{0, true, true, true}, {1, true, true, true}});
+  feed_.Ranks(1, {{0, true, kAllKindsMask}, {1, true, kAllKindsMask}});
   EXPECT_THAT(said(), ::testing::HasSubstr("; no step has ended yet"));
   feed_.Folds(1, Step(0, 0), now_);
   EXPECT_EQ(said(), "only 0 steps can be judged so far; 10 are needed");
@@ -191,21 +192,60 @@ TEST_F(FeedTest, SaysWhyNoStepComes) {
 
 TEST_F(FeedTest, MarksThatAreOffAreSaidFirst) {
   feed_.Connect(1, 0, "host-a");
-  feed_.Ranks(1, {{0, true, true, true}, {1, true, true, true}});
+  feed_.Ranks(1, {{0, true, kAllKindsMask}, {1, true, kAllKindsMask}});
   TakeTwentySteps();
   const std::string before = diagnosis::WriteHeadline(feed_.report());
-  feed_.Ranks(1, {{0, true, false, false}, {1, true, false, true}});
+  feed_.Ranks(1, {{0, true, 0}, {1, true, kSteps}});
   EXPECT_EQ(diagnosis::WriteHeadline(feed_.report()), before) << "one of them records";
-  feed_.Ranks(1, {{0, true, false, false}, {1, true, false, false}});
+  feed_.Ranks(1, {{0, true, 0}, {1, true, 0}});
   EXPECT_THAT(diagnosis::WriteHeadline(feed_.report()),
               ::testing::EndsWith(": marks are off since step 19 (taskd switch all=on)"));
-  feed_.Ranks(1, {{0, false, false, false}, {1, false, false, false}});
+  feed_.Ranks(1, {{0, false, 0}, {1, false, 0}});
   EXPECT_EQ(diagnosis::WriteHeadline(feed_.report()), before) << "nobody is there who could record";
+}
+
+TEST_F(FeedTest, WithoutMarksAVerdictIsNotJudged) {
+  TestJob job;
+  job.slow = {{3, 1.5}};
+  Connect(job);
+  uint64_t end_ns = job.begin_ns;
+  const auto run = [&](int64_t first, int64_t last) {
+    for (int64_t step = first; step <= last; ++step) {
+      FoldBatch batch;
+      for (const StepFold& fold : job.Step(step, end_ns))
+        batch.steps.push_back({static_cast<int>(batch.steps.size()), fold});
+      feed_.Folds(1, std::move(batch), now_);
+      feed_.Advance(now_);
+    }
+  };
+  const auto record = [&](KindMask kinds) {
+    std::vector<RankPresence> ranks;
+    for (int rank = 0; rank < job.ranks; ++rank) ranks.push_back({rank, true, kinds});
+    feed_.Ranks(1, ranks);
+  };
+  record(kAllKindsMask);
+  run(0, 79);
+  ASSERT_TRUE(IsNamed(3));
+  const diagnosis::Verdict before = feed_.report().verdicts[0];
+  record(0);
+  const diagnosis::Report off = feed_.report();
+  ASSERT_EQ(off.verdicts.size(), 1u);
+  EXPECT_FALSE(off.verdicts[0].open);
+  EXPECT_TRUE(off.verdicts[0].unjudged);
+  EXPECT_EQ(off.verdicts[0].last_step, 79);
+  EXPECT_EQ(off.state, diagnosis::JobState::kUnknown);
+  record(kAllKindsMask);
+  run(140, 150);
+  const diagnosis::Report on = feed_.report();
+  ASSERT_EQ(on.verdicts.size(), 1u);
+  EXPECT_TRUE(on.verdicts[0].open);
+  EXPECT_EQ(on.verdicts[0].id, before.id);
+  EXPECT_EQ(on.verdicts[0].since_step, before.since_step);
 }
 
 TEST_F(FeedTest, AdviceIsNotToDoWhatIsDone) {
   feed_.Connect(1, 0, "host-a");
-  feed_.Ranks(1, {{0, true, false}, {1, true, false}});
+  feed_.Ranks(1, {{0, true, kSteps}, {1, true, kSteps}});
   TakeTwentySteps();
   auto said = [this] {
     std::string text;
@@ -213,7 +253,7 @@ TEST_F(FeedTest, AdviceIsNotToDoWhatIsDone) {
     return text;
   };
   EXPECT_THAT(said(), ::testing::HasSubstr("taskd switch communication=on"));
-  feed_.Ranks(1, {{0, true, true}, {1, true, true}});
+  feed_.Ranks(1, {{0, true, kAllKindsMask}, {1, true, kAllKindsMask}});
   EXPECT_THAT(said(), ::testing::HasSubstr("communication is switched on, but nothing"));
   EXPECT_THAT(said(), ::testing::Not(::testing::HasSubstr("taskd switch")));
 }

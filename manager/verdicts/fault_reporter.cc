@@ -213,7 +213,7 @@ class FaultReporter::Impl {
     std::shared_ptr<const diagnosis::Report> report = report_();
     std::set<uint64_t> open;
     for (const Verdict& verdict : report->verdicts) {
-      if (verdict.open) open.insert(verdict.id);
+      if (verdict.open || verdict.unjudged) open.insert(verdict.id);  // nobody knows that it is over
     }
     for (auto& [verdict, fault] : faults_) {
       if (fault.state != KeptFault::State::kReported || open.count(verdict) != 0) continue;

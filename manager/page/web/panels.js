@@ -42,7 +42,7 @@ function Evidence({verdict}) {
 
 export function Suspects({verdicts, onRank}) {
   const open = verdicts.filter(verdict => verdict.state === "open");
-  const cleared = verdicts.filter(verdict => verdict.state !== "open");
+  const earlier = verdicts.filter(verdict => verdict.state !== "open");
   return html`<section><h2>Suspects</h2>
     <table id="suspects"><thead><tr><th>who</th><th>cause</th><th>since</th><th>cost of a step</th><th>confidence</th><th>why</th></tr></thead>
     <tbody>${open.map((verdict, i) => html`<tr key=${i}>
@@ -55,8 +55,9 @@ export function Suspects({verdicts, onRank}) {
       <td data-head="confidence">${Math.round(100 * verdict.confidence)} %</td>
       <td><${Evidence} verdict=${verdict} /></td></tr>`)}
       ${open.length === 0 && html`<tr><td colspan="6" class="quiet">Nobody is accused.</td></tr>`}</tbody></table>
-    ${cleared.length > 0 && html`<details class="cleared"><summary>${cleared.length} cleared</summary><ul>${cleared.slice(0, 20).map((verdict, i) =>
-      html`<li key=${i}>${entityOf(verdict)}: ${CAUSES[verdict.cause] ?? verdict.cause}, since step ${verdict.since_step}</li>`)}</ul></details>`}
+    ${earlier.length > 0 && html`<details class="earlier"><summary>${earlier.length} earlier</summary><ul>${earlier.slice(0, 20).map((verdict, i) =>
+      html`<li key=${i}>${entityOf(verdict)}: ${CAUSES[verdict.cause] ?? verdict.cause}, from step ${verdict.since_step} until step ${verdict.until_step}, ${
+        verdict.state === "unjudged" ? "when its marks ended" : "cleared"}</li>`)}</ul></details>`}
   </section>`;
 }
 
