@@ -82,28 +82,38 @@ std::optional<Advice> OnStarts(const Report& report, Category category, const ch
                 rank_s - kShortS * starts * slots};
 }
 
-std::optional<Advice> OnData(const Report& report) {
-  const double rank_s = At(report.seconds(), Category::kData);
-  return Advice{
-      "data",
-      absl::StrFormat("all ranks waited for the data loader for %.1f %% of the time: its workers, or where the "
-                      "data lies",
-                      100 * rank_s / report.rank_s),
-      rank_s};
-}
-
-std::optional<Advice> OnStraggler(const Report& report) {
+// Null: none has cost any of it.
+const Incident* DearestIn(const Report& report, Category category) {
   const Incident* dearest = nullptr;
   double most_s = 0;
   for (const Incident& incident : report.incidents) {
-    const double rank_s = At(incident.seconds, Category::kStraggler);
+    const double rank_s = At(incident.seconds, category);
     if (rank_s <= most_s) continue;
     most_s = rank_s;
     dearest = &incident;
   }
+  return dearest;
+}
+
+std::optional<Advice> OnData(const Report& report) {
+  const double rank_s = At(report.seconds(), Category::kData);
+  std::string text =
+      absl::StrFormat("the job waited for the data loader for %.1f %% of the time", 100 * rank_s / report.rank_s);
+  const Incident* of = DearestIn(report, Category::kData);
+  if (of != nullptr && At(of->seconds, Category::kData) >= rank_s / 2) {
+    absl::StrAppend(&text, ", most of it because of #", of->number, ": ", of->text);
+  } else {
+    text += ": its workers, or where the data lies";
+  }
+  return Advice{"data", std::move(text), rank_s};
+}
+
+std::optional<Advice> OnStraggler(const Report& report) {
+  const Incident* dearest = DearestIn(report, Category::kStraggler);
   if (dearest == nullptr) return std::nullopt;
   return Advice{"straggler",
-                absl::StrCat("the straggler that has cost most is #", dearest->number, ": ", dearest->text), most_s};
+                absl::StrCat("the straggler that has cost most is #", dearest->number, ": ", dearest->text),
+                At(dearest->seconds, Category::kStraggler)};
 }
 
 }  // namespace

@@ -99,6 +99,11 @@ TEST(AdviceTest, ADataLoaderThatAllWaitFor) {
   EXPECT_THAT(advice[0].text, HasSubstr("for 8.2 % of the time"));
   EXPECT_NEAR(advice[0].saves_rank_s, 8.2 * 3600 * 10, 1e-6);
   EXPECT_THAT(AdviceOf(JobOf({{Category::kData, 0.5}})), IsEmpty());
+  EXPECT_THAT(advice[0].text, HasSubstr("time: its workers, or where the data lies"));
+  Report one = JobOf({{Category::kData, 8.2}});
+  one.incidents.push_back({3, 0, IncidentKind::kStraggler, {1}, {}, "rank 1 waits for its data loader", {}});
+  At(one.incidents.back().seconds, Category::kData) = 8 * 3600 * 10;
+  EXPECT_THAT(AdviceOf(one)[0].text, HasSubstr("time, most of it because of #3: rank 1 waits for its data loader"));
 }
 
 TEST(AdviceTest, TheStragglerThatCostsMost) {

@@ -241,6 +241,27 @@ std::string Amount(double rank_s) {
   return absl::StrFormat("%.*f rank-hours", hours < 10 ? 2 : 0, hours);
 }
 
+namespace {
+
+// A failure that ended the job restarted nothing: no process was started after it.
+uint64_t CountRestarts(const Report& report) {
+  const auto restarts = [](IncidentKind kind) {
+    return kind == IncidentKind::kRankExit || kind == IncidentKind::kNodeLost || kind == IncidentKind::kOrdered;
+  };
+  uint64_t count = 0;
+  for (size_t kind = 0; kind < kIncidentKinds; ++kind) {
+    if (restarts(static_cast<IncidentKind>(kind))) count += report.older.counts[kind];
+  }
+  for (const Incident& incident : report.incidents) {
+    const bool started = At(incident.seconds, Category::kLaunch) > 0 || At(incident.seconds, Category::kLinkUp) > 0 ||
+                         At(incident.seconds, Category::kWarmUp) > 0;
+    if (started && restarts(incident.kind)) ++count;
+  }
+  return count;
+}
+
+}  // namespace
+
 std::string Sentence(const Report& report) {
   const Seconds seconds = report.seconds();
   const double all = Sum(seconds);
@@ -256,11 +277,7 @@ std::string Sentence(const Report& report) {
   }
   if (lost >= 0.0005 * all) {
     absl::StrAppend(&text, "; most was lost to ", kLostTo[static_cast<size_t>(most)], " (", Percent(lost, all));
-    const std::array<uint64_t, kIncidentKinds> counts = report.incident_counts();
-    uint64_t restarts = 0;
-    for (IncidentKind kind : {IncidentKind::kRankExit, IncidentKind::kNodeLost, IncidentKind::kOrdered}) {
-      restarts += counts[static_cast<size_t>(kind)];
-    }
+    const uint64_t restarts = CountRestarts(report);
     const bool of_restarts = most == Category::kRedone || most == Category::kRestart || most == Category::kWaiting ||
                              most == Category::kLaunch || most == Category::kLinkUp || most == Category::kWarmUp;
     if (of_restarts && restarts > 0) absl::StrAppend(&text, ": ", restarts, restarts == 1 ? " restart" : " restarts");

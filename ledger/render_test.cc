@@ -100,8 +100,12 @@ TEST(RenderTest, WhatIsNoReportIsRefused) {
 
 TEST(RenderTest, TheSentenceNamesWhatCostMost) {
   EXPECT_EQ(Sentence(Example()),
-            "83.3 % of 2.00 rank-hours were productive; most was lost to redone steps (9.7 %: 4 restarts); of 6.9 % "
-            "nobody can tell");
+            "83.3 % of 2.00 rank-hours were productive; most was lost to redone steps (9.7 %: 3 restarts); of 6.9 % "
+            "nobody can tell")
+      << "no process was started after the one that is listed";
+  Report restarted = Example();
+  At(restarted.incidents[0].seconds, Category::kLaunch) = 1;
+  EXPECT_THAT(Sentence(restarted), HasSubstr("(9.7 %: 4 restarts)"));
   EXPECT_EQ(Sentence(Report()), "no rank has lived yet");
 }
 

@@ -96,13 +96,26 @@ void StepBook::AddOpen(Tally& open) const {
   for (const auto& [key, record] : open_) Split(key, record, open);
 }
 
+bool StepBook::Holds(const StragglerCost& cost, int64_t step, int64_t named) {
+  const int64_t number = cost.base < 0 ? named : step - cost.base;
+  return number >= cost.since_step && (cost.open || number <= cost.last_step);
+}
+
+const StragglerCost* StepBook::DearestOf(bool StragglerCost::*cause, int64_t step, int64_t named) const {
+  const StragglerCost* dearest = nullptr;
+  for (const StragglerCost& cost : costs_) {
+    if (!(cost.*cause) || !Holds(cost, step, named)) continue;
+    if (dearest == nullptr || cost.cost_s > dearest->cost_s) dearest = &cost;
+  }
+  return dearest;
+}
+
 const StragglerCost* StepBook::Dearest(int64_t step, int64_t named, double data_s, double checkpoint_s,
                                        double* cost_s) const {
   const StragglerCost* dearest = nullptr;
   *cost_s = 0;
   for (const StragglerCost& cost : costs_) {
-    const int64_t number = cost.base < 0 ? named : step - cost.base;
-    if (number < cost.since_step || (!cost.open && number > cost.last_step)) continue;
+    if (!Holds(cost, step, named)) continue;
     double more_s = cost.cost_s;
     if (cost.of_data) more_s -= data_s;
     if (cost.of_checkpoint) more_s -= checkpoint_s;
@@ -136,8 +149,15 @@ void StepBook::Split(const Key& key, const Record& record, Tally& into) const {
   const double checkpoint_s = Part(parts.checkpoint_s, mean_s, mean_s);
   const uint64_t of_redone = redone ? record.incident : 0;
   if (!redone) {
-    take(Category::kData, data_s, 0);
-    take(Category::kCheckpoint, checkpoint_s, 0);
+    // What a verdict explains of it is its incident's.
+    const auto take_part = [&](Category category, double part_s, bool StragglerCost::*cause) {
+      const StragglerCost* of = first ? nullptr : DearestOf(cause, std::get<0>(key), record.named);
+      const double of_one_s = of == nullptr ? 0 : std::clamp(of->cost_s, 0.0, part_s);
+      if (of != nullptr) take(category, of_one_s, of->incident);
+      take(category, part_s - of_one_s, 0);
+    };
+    take_part(Category::kData, data_s, &StragglerCost::of_data);
+    take_part(Category::kCheckpoint, checkpoint_s, &StragglerCost::of_checkpoint);
     take(Category::kOther, Part(parts.between_s, mean_s, mean_s), 0);
   }
   if (first) {

@@ -105,6 +105,9 @@ class StepBook {
   static Parts PartsOf(const Record& record);
   void LearnUsual();
   void Split(const Key& key, const Record& record, Tally& into) const;
+  static bool Holds(const StragglerCost& cost, int64_t step, int64_t named);
+  // The dearest with that cause that holds for the step; null: there is none.
+  const StragglerCost* DearestOf(bool StragglerCost::*cause, int64_t step, int64_t named) const;
   // The dearest of those that hold for the step, without what data and checkpoint have already.
   const StragglerCost* Dearest(int64_t step, int64_t named, double data_s, double checkpoint_s, double* cost_s) const;
 

@@ -192,6 +192,11 @@ TEST(StepBookTest, AVerdictOnTheLoaderIsNotCountedTwice) {
   const Tally open = Open(book);
   EXPECT_DOUBLE_EQ(Of(open, Category::kData), 2);
   EXPECT_NEAR(Of(open, Category::kStraggler), 0.5, 1e-9);
+  EXPECT_NEAR(Sum(open.incidents.at(2)), 2.5, 1e-9)
+      << "what the ranks waited for it is its cost, wherever it is counted";
+  book.SetCosts({{.verdict = 7, .since_step = 5, .cost_s = 0.15, .of_data = true, .incident = 2}});
+  EXPECT_DOUBLE_EQ(Of(Open(book), Category::kData), 2);
+  EXPECT_NEAR(Sum(Open(book).incidents.at(2)), 5 * 0.15, 1e-9) << "no more than the verdict explains";
 }
 
 TEST(StepBookTest, ClosesWhatIsOldAndWhatIsTooMuch) {
