@@ -136,6 +136,7 @@ void DiagnosisFeed::TakeAttached(uint64_t id, int number, bool attached) {
   const Presence presence = attached ? Presence::kAttached : Presence::kDetached;
   if (options_.on_presence && rank.presence != presence) options_.on_presence(number, attached);
   rank.presence = presence;
+  has_attached_ = has_attached_ || attached;
   if (!attached && rank.live) ReportGone(rank, number);
   if (attached && !rank.live) {
     // It counts once it folds: a rank without marks is nobody to wait for.
@@ -191,6 +192,7 @@ void DiagnosisFeed::Ranks(uint64_t id, const std::vector<RankPresence>& ranks) {
   for (const RankPresence& presence : ranks) {
     if (!InRange(presence.rank) || owner(presence.rank) != id) continue;
     At(presence.rank).kinds_on = presence.kinds_on;
+    steps_were_on_ = steps_were_on_ || At(presence.rank).Records(SwitchKind::kStep, false);
     TakeStopped(At(presence.rank), presence);
     if (options_.on_saved && presence.saved.step >= 0) options_.on_saved(presence.rank, presence.saved);
     if (presence.kinds_on) engine_.SetMarksOn(presence.rank, *presence.kinds_on);
@@ -358,12 +360,13 @@ std::string DiagnosisFeed::AdviseOnSteps() const {
   }
   if (counts_.steps > 0) return "";
   if (streams_.empty()) return "no node has connected yet";
-  if (attached == 0) {
-    return "no rank has attached: a rank does with its first mark; PyTorch makes them where taskd is installed in the "
-           "ranks' "
-           "Python, or with -m taskd.torch (docs/marks.md)";
-  }
-  return "no step has ended yet: only what a rank marks as \"step N\" is one (docs/marks.md)";
+  constexpr char kWhatIsOne[] = "only what a rank marks as \"step N\" is one (docs/marks.md)";
+  if (attached > 0) return absl::StrCat("no step has ended yet: ", kWhatIsOne);
+  if (steps_were_on_) return absl::StrCat("the ranks have ended without a step: ", kWhatIsOne);
+  if (has_attached_) return "the ranks have ended, and marks were off (taskd switch all=on, or taskd run --marks all)";
+  return "no rank has attached: a rank does with its first mark; PyTorch makes them where taskd is installed in the "
+         "ranks' "
+         "Python, or with -m taskd.torch (docs/marks.md)";
 }
 
 bool DiagnosisFeed::AreMarksOff() const {

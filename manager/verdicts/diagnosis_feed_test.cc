@@ -190,6 +190,20 @@ TEST_F(FeedTest, SaysWhyNoStepComes) {
   EXPECT_EQ(said(), "only 0 steps can be judged so far; 10 are needed");
 }
 
+TEST_F(FeedTest, SaysThatRanksEndedWithoutAStep) {
+  const auto said = [this] { return feed_.report().notes.at(0).text; };
+  feed_.Connect(1, 0, "host-a");
+  feed_.Ranks(1, {{0, true}, {1, true}});
+  feed_.Ranks(1, {{0, false}, {1, false}});
+  EXPECT_THAT(said(), ::testing::HasSubstr("; the ranks have ended, and marks were off (taskd switch all=on"));
+  feed_.Ranks(1, {{0, true, kSteps}});
+  feed_.Ranks(1, {});
+  EXPECT_THAT(
+      said(),
+      ::testing::EndsWith(
+          "; the ranks have ended without a step: only what a rank marks as \"step N\" is one (docs/marks.md)"));
+}
+
 TEST_F(FeedTest, MarksThatAreOffAreSaidFirst) {
   feed_.Connect(1, 0, "host-a");
   feed_.Ranks(1, {{0, true, kAllKindsMask}, {1, true, kAllKindsMask}});
