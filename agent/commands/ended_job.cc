@@ -29,6 +29,13 @@ std::string HowItEnded(const v1::EndedJob& job, int64_t now_unix_s) {
   return how;
 }
 
+bool HasEndedSince(const std::string& job, int64_t unix_s) {
+  const std::vector<proto::KeptJob> jobs = proto::ListEndedJobs();
+  return std::any_of(jobs.begin(), jobs.end(), [&](const proto::KeptJob& one) {
+    return one.job.job() == job && one.job.ended_unix_s() >= unix_s;
+  });
+}
+
 std::optional<v1::EndedJob> AskEndedJob(const absl::Status& found_none, const std::string& job, std::ostream& out) {
   if (!absl::IsNotFound(found_none)) return std::nullopt;
   std::vector<proto::KeptJob> jobs = proto::ListEndedJobs();

@@ -15,6 +15,9 @@ namespace taskd::commands {
 // about it to `out`. Nullopt: `found_none`, the status of looking for a running job, is not NOT_FOUND, or there is none.
 std::optional<v1::EndedJob> AskEndedJob(const absl::Status& found_none, const std::string& job, std::ostream& out);
 
+// Whether one with this name is known to have ended since then.
+bool HasEndedSince(const std::string& job, int64_t unix_s);
+
 // "ended 12 minutes ago, exit 1"
 std::string HowItEnded(const v1::EndedJob& job, int64_t now_unix_s);
 

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <chrono>
 #include <climits>
+#include <ctime>
 #include <iostream>
 #include <optional>
 #include <string>
@@ -16,6 +17,7 @@
 #include "agent/commands/status_table.h"
 #include "agent/commands/watch_screen.h"
 #include "agent/commands/watch_terminal.h"
+#include "common/printable.h"
 #include "proto/channel.h"
 #include "proto/status_json.h"
 
@@ -27,7 +29,7 @@ struct StatusOptions {
   std::string job;      // namespace/name; empty: whatever job the manager has
   bool all = false;     // a line for each rank of a large job, too
   bool json = false;
-  bool watch = false;  // again until SIGINT or SIGTERM ends the process; with json one object a line
+  bool watch = false;  // again until the job has ended, or SIGINT or SIGTERM came; with json one object a line
   proto::Security security;
 };
 
@@ -103,6 +105,12 @@ absl::Status RunStatus(const StatusOptions& options) {
   const bool draws = options.watch && !options.json && WatchTerminal::IsThere();
   std::optional<Screen> screen;  // once there is an answer
   bool reached = false;
+  std::string job = options.job;
+  const int64_t begun_unix_s = time(nullptr);
+  const auto end = [&job] {
+    std::cerr << "taskd status: job " << Printable(job) << " has ended" << std::endl;
+    return absl::OkStatus();
+  };
   while (true) {
     const auto asked = std::chrono::steady_clock::now();
     v1::JobStatus status;
@@ -115,10 +123,14 @@ absl::Status RunStatus(const StatusOptions& options) {
       }
       if (draws && !reached) screen.emplace(options.all);
       reached = true;
+      job = status.job();
       absl::Status shown = draws ? screen->Draw(status, map) : Print(options, status);
       if (!shown.ok() || !options.watch) return shown;
+      if (!draws && status.supervision().state() == v1::SupervisionStatus::ENDED) return end();
     } else if (!options.watch || !reached) {
       return absl::UnavailableError(client->Describe(called));
+    } else if (!draws && HasEndedSince(job, begun_unix_s)) {
+      return end();
     } else {
       const std::string complaint = client->Describe(called);
       if (draws) {
@@ -151,7 +163,8 @@ class StatusCommand : public Command {
               "a line for each rank; else those of one state are summed up, of more than 32 ranks");
     flags.Add("--json", options_.json, "print one JSON object");
     flags.Add("--watch", options_.watch,
-              "again each second; on a terminal with the open verdicts and a heat map, until q is pressed");
+              "again each second, until the job ends; on a terminal with the open verdicts and a heat map, until q is "
+              "pressed");
     AddTlsFlags(flags, options_.security);
   }
 

@@ -115,6 +115,17 @@ def test_a_job_that_failed_before_a_rank_attached_answers(place):
     assert re.fullmatch(r"job default/failed ended .* ago, exit 1.*", first), first
 
 
+def test_a_watched_status_ends_with_the_job(place):
+    launcher = place.launch("watched", "--standalone")
+    place.wait_trains("watched", launcher, 1)
+    watcher = harness.Process("watcher", [TASKD, "status", "--job", "watched", "--watch"], place.environment, place.folder)
+    place.stage.processes.append(watcher)
+    wait_until(lambda: "default/watched" in watcher.log(), "it has printed once")
+    place.stop()
+    assert launcher.wait() == 0
+    assert watcher.wait() == 0 and watcher.log().endswith("taskd status: job default/watched has ended\n"), watcher.log()
+
+
 def test_jobs_lists_and_removes(place):
     launcher = place.launch("running", "--standalone")
     place.wait_trains("running", launcher, 1)
