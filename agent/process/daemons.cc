@@ -406,10 +406,10 @@ std::string Daemons::ChooseMarkFolder() {
   const std::string state = marks.empty() ? "marks are off (taskd switch all=on, or taskd run --marks all)"
                                           : absl::StrCat("marks are on (", marks, ")");
   if (folder.path.empty()) {
-    spdlog::info("{}; no folder can be written ({}), so steps are counted and judged without files", state,
-                 folder.refusal);
+    marks_line_ = absl::StrCat(state, "; no folder can be written (", folder.refusal,
+                               "), so steps are counted and judged without files");
   } else {
-    spdlog::info("{}; they go to {}", state, folder.TaskPath());
+    marks_line_ = absl::StrCat(state, "; they go to ", folder.TaskPath());
   }
   return folder.Name();
 }
@@ -444,7 +444,7 @@ void Daemons::StartProxy(int node_rank, const std::string& manager, const std::s
   if (library_.empty()) {
     spdlog::warn("libtaskd.so is not beside {}: nothing is preloaded, so no marks but the ranks' own", program_);
   }
-  Start(proxy_);
+  if (Start(proxy_) && !marks_line_.empty()) spdlog::info("{}", std::exchange(marks_line_, ""));
 }
 
 std::optional<std::chrono::milliseconds> Daemons::OnExit(pid_t pid, int wait_status) {

@@ -148,6 +148,7 @@ class Daemons {
   std::string socket_;
   std::string secret_;
   std::vector<std::string> made_;  // MarkFolder::made
+  std::string marks_line_;         // what is said once there is a proxy to write them
   bool ending_ = false;
   std::chrono::steady_clock::time_point deadline_ = std::chrono::steady_clock::time_point::max();
   std::unique_ptr<JobFileHandle> job_file_;  // where the manager is another node's

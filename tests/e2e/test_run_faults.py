@@ -351,6 +351,7 @@ def test_names_that_are_no_file_names(jobs, variable, refused_by, complains):
     assert rank["TORCHELASTIC_RUN_ID"] == name
     assert variable is None or f"{refused_by}'{name}'" in job.log(), job.log()
     assert all(one in job.log() for one in complains), job.log()
+    assert (variable == "TASKD_JOB") == ("they go to" not in job.log()), "marks are announced where somebody writes them"
     assert complaints(job.log(), *map(re.escape, complains)) == [], job.log()
     (folder,) = os.listdir(logs)
     assert os.path.exists(os.path.join(logs, folder, "attempt_0", "0", "stdout.log"))
