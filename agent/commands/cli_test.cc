@@ -184,7 +184,9 @@ TEST_F(CliTest, SwitchAndStatusOfARunningManager) {
   EXPECT_THAT(
       result.out,
       HasSubstr(
-          R"("nodes":[{"node":0,"host":"host0","connected":true,"silent_s":0,"ranks":[{"rank":0,"pid":1000,"attached":true,)"
+          R"("nodes":[{"node":0,"host":"host0","pod":"","node_name":"","node_name_refusal":"the scheduler's name of the node is )"
+          R"x(not known: TASKD_NODE_NAME is not set (in a pod, from spec.nodeName)","connected":true,"silent_s":0,)x"
+          R"("ranks":[{"rank":0,"pid":1000,"attached":true,)"
           R"("applied":{"step":"off","fp":"off","dataloader":"off","save_checkpoint":"off",)"
           R"("communication":"off"},"step":17,"step_ms":0.0,"marks":{"step":1,"fp":0,"dataloader":0,)"
           R"("save_checkpoint":0,"communication":0,"other":0},"lost":0,"overhead_ns_per_mark":0.0}]})"));
