@@ -53,7 +53,8 @@ JobReport RenderReport(const JobSources& sources) {
   page.facts.emplace_back(
       "nodes connected", absl::StrCat(snapshot.nodes.size() - census.lost_nodes.size(), " of ", snapshot.nodes.size()));
   page.facts.emplace_back("ranks attached", absl::StrCat(census.attached, " of ", census.known));
-  page.facts.emplace_back("self time known", absl::StrCat(std::floor(100 * CoverageOf(page.report)), " % of the ranks"));
+  page.facts.emplace_back("self time known",
+                          absl::StrCat(std::floor(100 * CoverageOf(page.report)), " % of the ranks"));
   page.facts.emplace_back("marks", SwitchText(snapshot.wanted, census));
   if (!census.mark_files.empty()) page.facts.emplace_back("mark files", census.mark_files);
   if (!sources.not_supported.empty())
