@@ -2,6 +2,7 @@
 #include <string_view>
 #include <vector>
 
+#include "agent/commands/act.h"
 #include "agent/commands/command_line.h"
 #include "agent/commands/diagnose.h"
 #include "agent/commands/goodput.h"
@@ -27,6 +28,7 @@ namespace taskd {
 namespace {
 
 const commands::CommandGroup kGroups[] = {
+    {"act", "what was decided about slow nodes, and why"},
     {"ranktable", "whether a rank table is valid"},
     {"rdma", "NCCL over the RDMA network of whole machines"},
 };
@@ -41,6 +43,12 @@ const commands::CommandEntry kCommands[] = {
     {"report", "the job on one page, as an HTML file that opens anywhere", commands::MakeReportCommand},
     {"ui", "the address of the page that shows the job in a browser", commands::MakeUiCommand},
     {"goodput", "where the job's time went, and what each interruption cost", commands::MakeGoodputCommand},
+    {"act list", "the decisions on slow nodes, each with its reason and its price", commands::MakeActListCommand},
+    {"act why", "what would be done about a node now, and why", commands::MakeActWhyCommand},
+    {"act evict", "have a node taken out", commands::MakeActEvictCommand},
+    {"act cancel", "call an action off", commands::MakeActCancelCommand},
+    {"act pause", "decide nothing until taskd act allow", commands::MakeActPauseCommand},
+    {"act allow", "decide again", commands::MakeActAllowCommand},
     {"trace", "marks as a timeline that Perfetto and chrome://tracing open", commands::MakeTraceCommand},
     {"jobs", "this user's jobs on this machine, those that run and the last that ended", commands::MakeJobsCommand},
     {"token", "what lets a browser or a scraper in, without the job's secret", commands::MakeTokenCommand},

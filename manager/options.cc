@@ -127,6 +127,9 @@ absl::StatusOr<ManagerOptions> ResolveManagerOptions(ManagerOptions options) {
   if (options.report_fault && options.clusterd.empty()) {
     return absl::InvalidArgumentError("--report-fault: there is no ClusterD to report to; give --clusterd HOST:PORT");
   }
+  absl::StatusOr<policy::Options> policy = policy::ReadOptions(options.on_slow);
+  if (!policy.ok()) return policy.status();
+  options.policy = *std::move(policy);
   absl::Status listen = proto::CheckListenAllowed(
       options.listen, {options.tls_dir, options.token.empty() ? options.secret : options.token},
       options.allow_plaintext);

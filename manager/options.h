@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "absl/status/statusor.h"
+#include "policy/options.h"
 
 namespace taskd::manager {
 
@@ -27,9 +28,11 @@ struct ManagerOptions {
   std::string state_dir;  // empty: <runtime folder>/<task id>/manager where there is a task id, else nothing is kept
   std::string ledger;     // folder that the attempts of the job share; empty: the ledger is in state_dir
   std::string switch_file = "/user/cluster-info/datatrace-config/profilingSwitch";
-  std::string marks;          // kinds that are recorded from the start, as ParseKinds() takes them; empty: none
-  std::string clusterd;       // HOST:PORT; empty: MINDX_SERVER_IP:8899 where that is set, else no ClusterD
-  bool report_fault = false;  // tells ClusterD of nodes that slow the job down
+  std::string marks;            // kinds that are recorded from the start, as ParseKinds() takes them; empty: none
+  std::string clusterd;         // HOST:PORT; empty: MINDX_SERVER_IP:8899 where that is set, else no ClusterD
+  bool report_fault = false;    // tells ClusterD of nodes that slow the job down
+  policy::OptionTexts on_slow;  // --on-slow and the options beside it
+  policy::Options policy;       // made of them; filled in
   std::string tls_dir;
   std::string tls_name;
   std::string token;             // the secret that the operator gave (TASKD_TOKEN)

@@ -17,10 +17,14 @@
 #include "common/job_secret.h"
 #include "common/listen.h"
 #include "common/log.h"
+#include "common/printable.h"
+#include "common/realtime.h"
 #include "common/switch_file.h"
 #include "grpcpp/grpcpp.h"
 #include "grpcpp/health_check_service_interface.h"
 #include "grpcpp/impl/service_type.h"
+#include "manager/actions/action_core.h"
+#include "manager/actions/action_service.h"
 #include "manager/job/job_link_service.h"
 #include "manager/job/route_agreement_service.h"
 #include "manager/ledger/job_ledger.h"
@@ -46,6 +50,7 @@
 #include "manager/verdicts/diagnosis_core.h"
 #include "manager/verdicts/diagnosis_service.h"
 #include "manager/verdicts/fault_reporter.h"
+#include "policy/price.h"
 #include "proto/channel.h"
 #include "proto/diagnosis_messages.h"
 #include "proto/ended_jobs.h"
@@ -90,6 +95,30 @@ std::vector<diagnosis::Verdict> ReadKept(const std::vector<std::string>& kept) {
     }
   }
   return verdicts;
+}
+
+// What the policy has to know of the job.
+policy::View LookForPolicy(const JobSnapshot& job, const JobLedger& job_ledger, const diagnosis::Report& report) {
+  constexpr double kNs = 1e9;
+  const std::shared_ptr<const ledger::Report> spent = job_ledger.report();
+  policy::View view;
+  for (const JobSnapshot::Node& known : job.nodes) {
+    if (!known.connected) continue;
+    policy::Node node;
+    node.node = known.node;
+    node.host = known.host;
+    node.node_name = known.node_name;
+    node.refusal = known.name_refusal;
+    if (!known.ranks.empty()) node.ranks = {known.ranks.front().rank, known.ranks.back().rank};
+    view.nodes.push_back(std::move(node));
+  }
+  view.price = policy::PriceOfRestart(*spent, job_ledger.UnsavedSteps(), report.step_ms / 1e3);
+  view.ran_s = spent->wall_s();
+  view.attempt_s = spent->attempts.empty()
+                       ? view.ran_s
+                       : static_cast<double>(spent->until_ns - spent->attempts.back().since_ns) / kNs;
+  view.slots = spent->slots > 0 ? spent->slots : report.ranks;
+  return view;
 }
 
 // What the token of HTTP is made of.
@@ -194,6 +223,7 @@ class ManagerServer::Impl {
     (void)v1::Ledger::NewStub(channel)->GetLedger(&contexts[2], {}, &ledger);
     (void)control->GetReportPage(&contexts[3], {}, ended.mutable_report());
     ended.set_ledger(std::move(*ledger.mutable_json()));
+    ended.set_actions(actions_->Json());
     ended.set_job(ended.status().job());
     ended.set_ended_unix_s(time(nullptr));
     ended.set_started_unix_s(ended.ended_unix_s() - static_cast<int64_t>(ended.status().uptime_s()));
@@ -210,6 +240,7 @@ class ManagerServer::Impl {
     ManagerCore::Persist persist;
     std::vector<diagnosis::Verdict> verdicts;
     DiagnosisCore::Save save;
+    std::string actions;
     if (options.state_dir.empty()) {
       spdlog::warn("neither --state-dir nor --task-id: the wanted state does not survive a restart");
     } else {
@@ -236,6 +267,11 @@ class ManagerServer::Impl {
         }
         return verdict_writer_->Save(rows);
       };
+      absl::StatusOr<std::string> kept_actions = db_->LoadActions();
+      if (!kept_actions.ok()) return kept_actions.status();
+      actions = *std::move(kept_actions);
+      action_writer_ = std::make_unique<LatestWriter<std::string>>(
+          [db = db_.get()](const std::string& state) { return db->SaveActions(state); }, kStoragePatience);
     }
     OpenLedger(options, shape);
     core_ = std::make_shared<ManagerCore>(std::move(shape), kept, std::move(persist));
@@ -270,10 +306,37 @@ class ManagerServer::Impl {
           ledger->OnEvent(event);
         },
         [ledger = ledger_](const std::string& waits_for) { ledger->OnWaits(waits_for); });
+    OpenActions(options, actions);
     diagnosis_->Subscribe(events_.get());
     core_->Subscribe(events_.get());
     core_->Subscribe(ledger_.get());
     return absl::OkStatus();
+  }
+
+  void OpenActions(const ManagerOptions& options, const std::string& kept) {
+    ActionCore::Options with;
+    with.policy = options.policy;
+    with.seed = static_cast<uint64_t>(RealtimeNs());
+    if (action_writer_ != nullptr) {
+      with.save = [writer = action_writer_.get()](const std::string& state) { return writer->Save(state); };
+    }
+    with.report = [diagnosis = diagnosis_] { return diagnosis->report(); };
+    with.look = [core = core_, ledger = ledger_](const diagnosis::Report& report) {
+      return LookForPolicy(core->Snapshot(), *ledger, report);
+    };
+    with.on_event = [events = events_](const char* kind, const policy::Action& action) {
+      LoggedEvent event;
+      event.time_ns = RealtimeNs();
+      event.kind = kind;
+      event.text = absl::StrCat(
+          "action ", action.id, ": ",
+          action.refused_by ? absl::StrCat("refused by ", Name(*action.refused_by)) : Name(action.decision), ": ",
+          action.reason);
+      event.node = action.node;
+      spdlog::info("{}: {}", kind, Printable(event.text, kShownLineBytes));
+      events->Add(std::move(event));
+    };
+    actions_ = std::make_shared<ActionCore>(std::move(with), kept);
   }
 
   // Attempts find each other by the job's name.
@@ -312,7 +375,8 @@ class ManagerServer::Impl {
   }
 
   JobSources Sources(const ManagerOptions& options, SteadyTime started) const {
-    return {core_, diagnosis_, supervision_, history_, groups_, events_, ledger_, started, options.not_supported};
+    return {core_,   diagnosis_, supervision_, history_, groups_,
+            events_, ledger_,    actions_,     started,  options.not_supported};
   }
 
   absl::Status StartHttp(const ManagerOptions& options, SteadyTime started) {
@@ -360,6 +424,7 @@ class ManagerServer::Impl {
         });
     supervision_service_ = MakeSupervisionService(supervision_, core_->shape());
     ledger_service_ = MakeLedgerService(ledger_, core_->shape());
+    action_service_ = MakeActionService(actions_, core_->shape());
     job_link_ = MakeJobLinkService(
         core_->shape(), options.exit_on_stdin_eof, !IsStandIn(options.secret),
         [supervision = supervision_](const std::string& waits_for) {
@@ -377,14 +442,15 @@ class ManagerServer::Impl {
     route_agreement_service_ = MakeRouteAgreementService(core_->shape());
     const std::vector<std::string> names = {"TrainingDataTrace",       "taskd.v1.NodeLink",    "taskd.v1.Control",
                                             "taskd.v1.Diagnosis",      "taskd.v1.Supervision", "taskd.v1.JobLink",
-                                            "taskd.v1.RouteAgreement", "taskd.v1.Ledger"};
+                                            "taskd.v1.RouteAgreement", "taskd.v1.Ledger",      "taskd.v1.Actions"};
     reflection_service_ = MakeReflectionService(names);
     grpc::ServerBuilder builder;
     proto::SetServerLimits(builder, kBufferBytes);
     fed_ = std::make_unique<proto::FedServer>(builder);
-    for (grpc::Service* service : {trace_service_.get(), node_service_.get(), control_service_.get(),
-                                   diagnosis_service_.get(), supervision_service_.get(), job_link_.service.get(),
-                                   route_agreement_service_.get(), ledger_service_.get(), reflection_service_.get()}) {
+    for (grpc::Service* service :
+         {trace_service_.get(), node_service_.get(), control_service_.get(), diagnosis_service_.get(),
+          supervision_service_.get(), job_link_.service.get(), route_agreement_service_.get(), ledger_service_.get(),
+          action_service_.get(), reflection_service_.get()}) {
       builder.RegisterService(service);
     }
     server_ = builder.BuildAndStart();
@@ -436,6 +502,7 @@ class ManagerServer::Impl {
       core_->RetryPersist();
       core_->Look(std::chrono::steady_clock::now());
       ledger_->KeepUp(diagnosis_->report());
+      actions_->KeepUp();
       lock.lock();
     }
   }
@@ -443,6 +510,7 @@ class ManagerServer::Impl {
   std::unique_ptr<StateDb> db_;
   std::unique_ptr<LatestWriter<KeptState>> state_writer_;  // null without a folder, as db_
   std::unique_ptr<LatestWriter<std::vector<std::string>>> verdict_writer_;
+  std::unique_ptr<LatestWriter<std::string>> action_writer_;
   std::unique_ptr<LedgerKeeper> ledger_keeper_;  // null without a folder
   std::shared_ptr<JobLedger> ledger_;            // outlives the cores, as events_ does
   std::shared_ptr<view::History> history_;
@@ -451,8 +519,9 @@ class ManagerServer::Impl {
   std::shared_ptr<ManagerCore> core_;
   std::shared_ptr<DiagnosisCore> diagnosis_;
   std::shared_ptr<SupervisionCore> supervision_;
+  std::shared_ptr<ActionCore> actions_;
   std::unique_ptr<grpc::Service> trace_service_, node_service_, control_service_, diagnosis_service_,
-      supervision_service_, route_agreement_service_, ledger_service_, reflection_service_;
+      supervision_service_, route_agreement_service_, ledger_service_, action_service_, reflection_service_;
   JobLinkService job_link_;
   std::atomic<bool> serving_{false};  // gRPC answers
   std::atomic<int> exit_code_{-1};    // of the job; -1: it has not ended

@@ -115,6 +115,27 @@ absl::StatusOr<std::optional<double>> ParseRemaining(const std::string& text) {
   return hours;
 }
 
+absl::StatusOr<Options> ReadOptions(const OptionTexts& texts) {
+  Options options;
+  const absl::StatusOr<OnSlow> on_slow = ParseOnSlow(texts.on_slow.empty() ? Name(OnSlow::kReport) : texts.on_slow);
+  if (!on_slow.ok()) return on_slow.status();
+  if (*on_slow != OnSlow::kReport && *on_slow != OnSlow::kRehearse) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("--on-slow: '", texts.on_slow, "' is not available in this version, report and rehearse are"));
+  }
+  absl::StatusOr<When> when = ParseWhen(texts.on_slow_when);
+  if (!when.ok()) return when.status();
+  const absl::StatusOr<std::optional<double>> remaining_h = ParseRemaining(texts.remaining);
+  if (!remaining_h.ok()) return remaining_h.status();
+  const absl::StatusOr<Evictions> evictions = ParseEvictions(texts.evictions);
+  if (!evictions.ok()) return evictions.status();
+  options.on_slow = *on_slow;
+  options.when = *std::move(when);
+  options.remaining_h = *remaining_h;
+  options.evictions = *evictions;
+  return options;
+}
+
 std::string Text(const When& when) {
   std::vector<std::string> causes;
   for (int cause = 0; cause < diagnosis::kCauses; ++cause) {

@@ -39,6 +39,11 @@ struct Options {
   Evictions evictions;
 };
 
+// As the operator gave them; empty: the default.
+struct OptionTexts {
+  std::string on_slow, on_slow_when, remaining, evictions;
+};
+
 inline constexpr double kMostRemainingH = 24;
 
 // INVALID_ARGUMENT, in one line: the flag, the value and the rule.
@@ -49,6 +54,9 @@ absl::StatusOr<When> ParseWhen(const std::string& text);
 absl::StatusOr<Evictions> ParseEvictions(const std::string& text);
 // Hours, 0 or more; "": empty.
 absl::StatusOr<std::optional<double>> ParseRemaining(const std::string& text);
+
+// All of them. INVALID_ARGUMENT also for a value of --on-slow that this version cannot carry out.
+absl::StatusOr<Options> ReadOptions(const OptionTexts& texts);
 
 // As ParseWhen and ParseEvictions take them.
 std::string Text(const When& when);

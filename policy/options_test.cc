@@ -79,5 +79,24 @@ TEST(OptionsTest, EverythingHasItsName) {
   EXPECT_EQ(*ParseRemaining("0"), 0.0);
 }
 
+TEST(OptionsTest, ReadsAllOfThem) {
+  const absl::StatusOr<Options> none = ReadOptions({});
+  ASSERT_TRUE(none.ok());
+  EXPECT_EQ(none->on_slow, OnSlow::kReport);
+  EXPECT_EQ(none->when, When());
+  const absl::StatusOr<Options> all = ReadOptions({"rehearse", "cost>=3%", "0", "2/24"});
+  ASSERT_TRUE(all.ok());
+  EXPECT_EQ(all->on_slow, OnSlow::kRehearse);
+  EXPECT_EQ(all->when.cost_percent, 3);
+  EXPECT_EQ(all->remaining_h, 0);
+  EXPECT_EQ(all->evictions.nodes, 2);
+  for (const char* later : {"order", "replace", "drop"}) {
+    EXPECT_THAT(std::string(ReadOptions({later, "", "", ""}).status().message()), HasSubstr("not available"));
+  }
+  EXPECT_FALSE(ReadOptions({"", "cost>=5", "", ""}).ok());
+  EXPECT_FALSE(ReadOptions({"", "", "soon", ""}).ok());
+  EXPECT_FALSE(ReadOptions({"", "", "", "1"}).ok());
+}
+
 }  // namespace
 }  // namespace taskd::policy

@@ -15,6 +15,7 @@
 #include "diagnosis/render.h"
 #include "diagnosis/text.h"
 #include "marks/step_fold.h"
+#include "view/actions_section.h"
 #include "view/goodput_section.h"
 #include "view/html.h"
 #include "view/png.h"
@@ -419,6 +420,7 @@ std::string RenderReportPage(const ReportPage& page, const History& history) {
   } else {
     absl::StrAppend(&html, HeatMap(map, columns, accused), Phases(map, columns));
   }
+  if (page.actions.has_value()) absl::StrAppend(&html, ActionsSection(*page.actions));
   if (page.goodput.has_value()) absl::StrAppend(&html, GoodputSection(*page.goodput));
   absl::StrAppend(&html, Accused(history, accused), Notes(page.report),
                   Verdicts(page.report, false, "What was slow before"), Events(page.events));

@@ -4,6 +4,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <deque>
 #include <optional>
 #include <string>
 #include <utility>
@@ -11,6 +12,7 @@
 
 #include "diagnosis/verdict.h"
 #include "ledger/report.h"
+#include "policy/action.h"
 #include "view/history.h"
 
 namespace taskd::view {
@@ -32,6 +34,7 @@ struct ReportPage {
   std::string hang;                                        // its sentence; empty: none
   std::string stacks;                                      // of that hang, merged
   std::optional<ledger::Report> goodput;                   // where the time went; none: nobody has kept a ledger
+  std::optional<std::deque<policy::Action>> actions;       // decisions, oldest first; none: nothing is ever decided
   std::vector<ReportEvent> events;                         // oldest first
 };
 

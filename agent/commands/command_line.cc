@@ -238,6 +238,7 @@ template <typename T>
 Flag Flags::AddPositional(const std::string& name, T& value, const std::string& help) {
   return {app_, app_->add_option(name, value, help)};
 }
+template Flag Flags::AddPositional(const std::string&, int&, const std::string&);
 template Flag Flags::AddPositional(const std::string&, std::string&, const std::string&);
 template Flag Flags::AddPositional(const std::string&, std::vector<std::string>&, const std::string&);
 

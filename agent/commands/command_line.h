@@ -52,7 +52,7 @@ class Flags {
   template <typename T>
   Flag Add(const std::string& name, T& value, const std::string& help);
   Flag Add(const std::string& name, bool& value, const std::string& help);  // takes no value
-  // `name`: a word; CLI11 refuses, from 2.4 on, one with a '='. T: std::string, std::vector<std::string>.
+  // `name`: a word; CLI11 refuses, from 2.4 on, one with a '='. T: int, std::string, std::vector<std::string>.
   template <typename T>
   Flag AddPositional(const std::string& name, T& value, const std::string& help);
 

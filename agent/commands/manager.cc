@@ -36,6 +36,15 @@ class ManagerCommand : public Command {
         absl::StrCat("record these from the start: ", kSwitchKindsRule, ". A switch that --state-dir has kept wins"));
     flags.Add("--clusterd", options_.clusterd, "HOST:PORT of ClusterD [MINDX_SERVER_IP:8899]");
     flags.Add("--report-fault", options_.report_fault, "report nodes that slow the job down to ClusterD");
+    flags.Add(
+        "--on-slow", options_.on_slow.on_slow,
+        "report, or rehearse: decide by its price whether a slow node should be taken out, and do nothing [report]");
+    flags.Add("--on-slow-when", options_.on_slow.on_slow_when,
+              "verdicts that are worth a decision [cause=compute,memory,host,network,dataloader;confidence>=0.95;"
+              "open>=50 steps;cost>=5%]");
+    flags.Add("--remaining", options_.on_slow.remaining,
+              "hours that the job still has to run [as long as it has run so far, at most 24]");
+    flags.Add("--evictions", options_.on_slow.evictions, "N/H: at most N nodes in H hours [1/1, and 3 a job]");
     AddDaemonFlags(flags, options_);
   }
 

@@ -63,6 +63,12 @@ int LaunchRanks(run::RunOptions options, Environment environment) {
        {std::pair("TASKD_JOB", &options.job), std::pair("TASKD_TASK_ID", &options.task_id)}) {
     if (ValueOf(environment, variable).empty() && !value->empty()) environment[variable] = *value;
   }
+  const policy::OptionTexts& on_slow = options.on_slow;
+  for (const auto& [variable, value] :
+       {std::pair("TASKD_ON_SLOW", &on_slow.on_slow), std::pair("TASKD_ON_SLOW_WHEN", &on_slow.on_slow_when),
+        std::pair("TASKD_REMAINING", &on_slow.remaining), std::pair("TASKD_EVICTIONS", &on_slow.evictions)}) {
+    if (!value->empty()) environment[variable] = *value;
+  }
   if (!options.ledger.empty()) environment["TASKD_LEDGER"] = options.ledger;
   if (!options.marks.empty()) environment["TASKD_MARKS"] = options.marks;
   CloseProcess();

@@ -450,7 +450,25 @@ class Interpreter {
       }
       return absl::OkStatus();
     }));
+    status.Update(OnSlow());
     return status;
+  }
+
+  absl::Status OnSlow() {
+    RunOptions& o = options_;
+    for (const auto& [option, text] :
+         {std::pair("on-slow", &o.on_slow.on_slow), std::pair("on-slow-when", &o.on_slow.on_slow_when),
+          std::pair("remaining", &o.on_slow.remaining), std::pair("evictions", &o.on_slow.evictions)}) {
+      absl::Status read = With(option, [&](const GivenOption& g) {
+        *text = g.value;
+        if (!o.manager.empty()) {
+          o.warnings.push_back(absl::StrCat(g.label, ": the manager is not this launcher's, and has its own"));
+        }
+        return absl::OkStatus();
+      });
+      if (!read.ok()) return read;
+    }
+    return policy::ReadOptions(o.on_slow).status();
   }
 
   absl::Status Program() {

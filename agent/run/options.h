@@ -9,6 +9,7 @@
 
 #include "absl/status/statusor.h"
 #include "agent/engine/placement.h"
+#include "policy/options.h"
 
 namespace taskd::run {
 
@@ -66,9 +67,10 @@ struct RunOptions {
   int store_memory_limit_mb = 0;  // of each store, in MiB; 0: DefaultStoreMemoryBytes()
   int store_fan_out = 0;          // tiers that one store above serves; 0: no tiers of tiers
 
-  std::string manager;  // HOST:PORT of one that runs; empty: node 0 starts one; "off": none, and no proxy
-  std::string marks;    // kinds that are recorded from the start (ParseKinds in common/switch.h); empty: none
-  std::string ledger;   // folder that the job's attempts share, absolute; empty: none
+  std::string manager;          // HOST:PORT of one that runs; empty: node 0 starts one; "off": none, and no proxy
+  std::string marks;            // kinds that are recorded from the start (ParseKinds in common/switch.h); empty: none
+  std::string ledger;           // folder that the job's attempts share, absolute; empty: none
+  policy::OptionTexts on_slow;  // for the manager; checked
   std::string hang_action = "report";  // report, restart, stop
   double hang_factor = 10;             // no step for so many times the usual; 0: never
   bool ras = true;                     // in a hang NCCL's RAS is asked

@@ -261,6 +261,11 @@ std::shared_ptr<const ledger::Report> JobLedger::report() const {
   return MakeReport();
 }
 
+int64_t JobLedger::UnsavedSteps() const {
+  std::lock_guard lock(mutex_);
+  return std::max<int64_t>(ledger_.done_until() - std::max<int64_t>(ledger_.saved_step(), -1), 0);
+}
+
 std::string JobLedger::Json() const { return ledger::RenderJson(*report(), options_.job); }
 
 }  // namespace taskd::manager

@@ -65,6 +65,8 @@ class JobLedger final : public ChangeSink {
   void SaveNow();
 
   std::shared_ptr<const ledger::Report> report() const;
+  // Steps that have been done since the last checkpoint; all of them where none is known.
+  int64_t UnsavedSteps() const;
   std::string Json() const;
 
  private:

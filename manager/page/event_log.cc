@@ -91,6 +91,11 @@ void EventLog::Add(const SwitchState& state, int64_t time_ns) {
   Append(std::move(logged));
 }
 
+void EventLog::Add(LoggedEvent event) {
+  std::lock_guard lock(mutex_);
+  Append(std::move(event));
+}
+
 std::vector<LoggedEvent> EventLog::Since(uint64_t since, size_t most) const {
   std::lock_guard lock(mutex_);
   const auto begin = std::partition_point(events_.begin(), events_.end(),

@@ -23,7 +23,7 @@ namespace taskd::manager {
 struct LoggedEvent {
   uint64_t number = 0;  // from 1, without gaps
   int64_t time_ns = 0;  // Unix
-  std::string kind;     // of SupervisionKindName, or "switch", "verdict_opened", "verdict_cleared"
+  std::string kind;     // of SupervisionKindName, or "switch", "verdict_opened", "action_decided", ...
   std::string text;     // one line for people
   int rank = -1;        // of a launcher's event
   int node = -1;
@@ -43,6 +43,7 @@ class EventLog final : public ReportSink, public ChangeSink {
   void Add(const SupervisionEvent& event);
   void Add(const diagnosis::Report& report, int64_t time_ns);
   void Add(const SwitchState& state, int64_t time_ns);
+  void Add(LoggedEvent event);  // its number is filled in
 
   // Those above `since`, oldest first, the newest `most`.
   std::vector<LoggedEvent> Since(uint64_t since, size_t most) const;

@@ -67,6 +67,7 @@ JobReport RenderReport(const JobSources& sources) {
     page.stacks = sources.events->NewestStacks(HangSinceNs(supervision)).detail;
   }
   page.goodput = *sources.ledger->report();
+  if (sources.actions->decides()) page.actions = sources.actions->List();
   for (LoggedEvent& event : sources.events->Since(0, EventLog::kMaxEvents)) {
     page.events.push_back({event.time_ns, std::move(event.kind), std::move(event.text)});
   }

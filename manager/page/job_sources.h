@@ -5,6 +5,7 @@
 #include <string>
 #include <vector>
 
+#include "manager/actions/action_core.h"
 #include "manager/ledger/job_ledger.h"
 #include "manager/page/event_log.h"
 #include "manager/supervision/supervision_core.h"
@@ -23,6 +24,7 @@ struct JobSources {
   std::shared_ptr<const view::RankGroups> groups;
   std::shared_ptr<const EventLog> events;
   std::shared_ptr<const JobLedger> ledger;
+  std::shared_ptr<const ActionCore> actions;
   SteadyTime started;                           // of the manager: since then there is history
   std::vector<std::string> not_supported = {};  // what was asked for and will not happen
 };

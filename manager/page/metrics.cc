@@ -107,6 +107,18 @@ void AddLedger(const JobSources& sources, MetricsText& metrics) {
   }
 }
 
+void AddActions(const JobSources& sources, MetricsText& metrics) {
+  const ActionCore::Counts counts = sources.actions->counts();
+  metrics.Begin("taskd_actions_total", "counter", "Decisions on slow nodes, since the manager began.");
+  for (size_t i = 0; i < policy::kDecisions; ++i) {
+    metrics.Add(counts.decisions[i], {{"decision", Name(static_cast<policy::Decision>(i))}});
+  }
+  metrics.Begin("taskd_actions_refused_total", "counter", "Decisions to do nothing, by their reason.");
+  for (size_t i = 0; i < policy::kRefusals; ++i) {
+    metrics.Add(counts.refusals[i], {{"refused_by", Name(static_cast<policy::Refusal>(i))}});
+  }
+}
+
 void AddSwitchesAndMarks(const View& view, MetricsText& metrics) {
   metrics.Gauge("taskd_nodes_connected", "Nodes whose proxy is connected.",
                 view.snapshot.nodes.size() - view.census.lost_nodes.size());
@@ -234,6 +246,7 @@ HttpHandler MakeMetrics(const JobSources& sources) {
     AddJob(view, sources, metrics);
     AddSteps(view, sources, metrics);
     AddLedger(sources, metrics);
+    AddActions(sources, metrics);
     AddSwitchesAndMarks(view, metrics);
     AddDiagnosis(view, metrics);
     HttpResponse response;

@@ -280,6 +280,13 @@ class Api {
     return Give(Shared("goodput", [&] { return sources_.ledger->Json() + "\n"; }));
   }
 
+  HttpResponse Actions(const HttpRequest& request) {
+    if (absl::StatusOr<Parameters> parameters = ReadQuery(request.query, {}); !parameters.ok()) {
+      return Refuse(400, std::string(parameters.status().message()));
+    }
+    return Give(Shared("actions", [&] { return sources_.actions->Json() + "\n"; }));
+  }
+
   // Everything that the page needs each second.
   HttpResponse Live(const HttpRequest& request) {
     absl::StatusOr<Parameters> parameters = ReadQuery(request.query, {"value"});
@@ -534,6 +541,7 @@ class Api {
     json["rank_exits"] = supervision.rank_exits;
     json["waits_for"] = supervision.waits_for;
     json["hang"] = HangJson(supervision);
+    json["decides"] = sources_.actions->decides();
     json["events"] = Json::array();
     for (const LoggedEvent& event : sources_.events->Since(0, kShownEvents)) {
       json["events"].push_back(EventToJson(event, false));
@@ -562,7 +570,8 @@ HttpHandlers MakeWebApi(const JobSources& sources) {
         std::pair<const char*, Answer>("diagnosis", &Api::Diagnosis),
         std::pair<const char*, Answer>("events", &Api::Events),
         std::pair<const char*, Answer>("heatmap", &Api::Heatmap), std::pair<const char*, Answer>("hang", &Api::Hang),
-        std::pair<const char*, Answer>("goodput", &Api::Goodput), std::pair<const char*, Answer>("live", &Api::Live),
+        std::pair<const char*, Answer>("goodput", &Api::Goodput),
+        std::pair<const char*, Answer>("actions", &Api::Actions), std::pair<const char*, Answer>("live", &Api::Live),
         std::pair<const char*, Answer>("rank/", &Api::Rank)}) {
     handlers[absl::StrCat("/api/v1/", path)] = [api, answer = answer](const HttpRequest& request) {
       return (api.get()->*answer)(request);

@@ -51,8 +51,15 @@ class WebApiTest : public ::testing::Test {
   std::shared_ptr<EventLog> events_ = std::make_shared<EventLog>();
   std::shared_ptr<JobLedger> ledger_ =
       std::make_shared<JobLedger>(JobLedger::Options{"ns/job", "", 4, true, nullptr}, "");
-  HttpHandlers handlers_ = MakeWebApi(
-      {core_, diagnosis_, supervision_, history_, groups_, events_, ledger_, std::chrono::steady_clock::now()});
+  ActionCore::Options NoDecisions() {
+    ActionCore::Options options;
+    options.report = [this] { return diagnosis_->report(); };
+    options.look = [](const diagnosis::Report&) { return policy::View(); };
+    return options;
+  }
+  std::shared_ptr<ActionCore> actions_ = std::make_shared<ActionCore>(NoDecisions(), "");
+  HttpHandlers handlers_ = MakeWebApi({core_, diagnosis_, supervision_, history_, groups_, events_, ledger_, actions_,
+                                       std::chrono::steady_clock::now()});
 };
 
 TEST_F(WebApiTest, AHeatMapHasARowForEachRank) {
@@ -79,6 +86,13 @@ TEST_F(WebApiTest, TheLedgerAddsUp) {
   for (const auto& [category, seconds] : goodput["seconds"].items()) sum += seconds.get<double>();
   EXPECT_NEAR(sum, goodput["rank_s"], 1e-4);
   EXPECT_EQ(Get("goodput", "rows=1").status, 400);
+}
+
+TEST_F(WebApiTest, ListsDecisions) {
+  const json actions = GetJson("actions", "");
+  EXPECT_EQ(actions["policy"]["on_slow"], "report");
+  EXPECT_EQ(actions["actions"], json::array());
+  EXPECT_EQ(Get("actions", "rows=1").status, 400);
 }
 
 TEST_F(WebApiTest, WhatIsWrongIsOneLine) {

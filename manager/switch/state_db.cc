@@ -53,6 +53,11 @@ constexpr char kSchema[] = R"sql(
     state INTEGER NOT NULL,
     request BLOB NOT NULL,
     PRIMARY KEY (job, task_id, verdict));
+  CREATE TABLE IF NOT EXISTS actions (
+    job TEXT NOT NULL,
+    task_id TEXT NOT NULL,
+    state BLOB NOT NULL,
+    PRIMARY KEY (job, task_id));
   COMMIT;
 )sql";
 constexpr char kLoad[] =
@@ -64,6 +69,8 @@ constexpr char kSaveVerdict[] = "INSERT INTO verdicts VALUES (?, ?, ?, ?)";
 constexpr char kLoadFaults[] =
     "SELECT verdict, state, request FROM faults WHERE job = ? AND task_id = ? ORDER BY verdict";
 constexpr char kSaveFault[] = "INSERT OR REPLACE INTO faults VALUES (?, ?, ?, ?, ?)";
+constexpr char kLoadActions[] = "SELECT state FROM actions WHERE job = ? AND task_id = ?";
+constexpr char kSaveActions[] = "INSERT OR REPLACE INTO actions VALUES (?, ?, ?)";
 constexpr char kPruneFaults[] =
     "DELETE FROM faults WHERE job = ?1 AND task_id = ?2 AND verdict NOT IN "
     "(SELECT verdict FROM faults WHERE job = ?1 AND task_id = ?2 ORDER BY verdict DESC LIMIT ?3)";
@@ -376,6 +383,25 @@ absl::Status StateDb::SaveFault(const KeptFault& fault) {
   prune.Bind(2, task_id_);
   prune.Bind(3, uint64_t{kMaxKeptFaults});
   return prune.Step() == SQLITE_DONE ? absl::OkStatus() : DbError(path_, db_);
+}
+
+absl::StatusOr<std::string> StateDb::LoadActions() {
+  std::lock_guard lock(mutex_);
+  Statement load(db_, kLoadActions);
+  load.Bind(1, job_);
+  load.Bind(2, task_id_);
+  const int code = load.Step();
+  if (code == SQLITE_DONE) return "";
+  return code == SQLITE_ROW ? absl::StatusOr<std::string>(load.Bytes(0)) : DbError(path_, db_);
+}
+
+absl::Status StateDb::SaveActions(const std::string& state) {
+  std::lock_guard lock(mutex_);
+  Statement save(db_, kSaveActions);
+  save.Bind(1, job_);
+  save.Bind(2, task_id_);
+  save.BindBytes(3, state);
+  return save.Step() == SQLITE_DONE ? absl::OkStatus() : DbError(path_, db_);
 }
 
 absl::StatusOr<std::string> DefaultStateDir(const std::string& task_id) {

@@ -1,6 +1,6 @@
-// The manager's memory across restarts, in <state-dir>/manager.db (SQLite): of each job one wanted state, its verdicts
-// and the faults that were reported. What is written often is kept elsewhere, or a switch would wait for its syncs: the
-// ledger has a file of its own beside it (manager/ledger/ledger_folder.h). One manager at a time has the folder, whichever job's; it may be another job's
+// The manager's memory across restarts, in <state-dir>/manager.db (SQLite): of each job one wanted state, its verdicts,
+// the faults that were reported and its decisions on slow nodes. What is written often is kept elsewhere, or a switch would
+// wait for its syncs: the ledger has a file of its own beside it (manager/ledger/ledger_folder.h). One manager at a time has the folder, whichever job's; it may be another job's
 // afterwards. A file of a release that knew less gets the tables that it lacks.
 #pragma once
 
@@ -53,6 +53,10 @@ class StateDb {
   static constexpr int kMaxKeptFaults = 400;
   absl::StatusOr<std::vector<KeptFault>> LoadFaults();
   absl::Status SaveFault(const KeptFault& fault);
+
+  // The decisions on slow nodes, as one text (policy/render.h); "": nothing was kept.
+  absl::StatusOr<std::string> LoadActions();
+  absl::Status SaveActions(const std::string& state);
 
  private:
   StateDb(UniqueFd lock, std::string path, sqlite3* db, const JobShape& shape)

@@ -1,5 +1,6 @@
 // The page: asks the manager once a second, and shows what it knows.
 import {html, render, useEffect, useState} from "/vendor/htm-preact.js";
+import {Actions} from "/actions.js";
 import {Goodput} from "/goodput.js";
 import {Heatmap, Legend} from "/heatmap.js";
 import {Events, Hang, hangText, Rank, Suspects, Switches} from "/panels.js";
@@ -35,6 +36,9 @@ async function update() {
     else if (store.live && performance.now() - store.goodputAt > LEDGER_MS) {
       store.goodputAt = performance.now();
       store.goodput = await fetchJson("/api/v1/goodput");
+    } else if (store.live?.decides && performance.now() - store.actionsAt > LEDGER_MS) {
+      store.actionsAt = performance.now();
+      store.actions = await fetchJson("/api/v1/actions");
     } else store.takeLive(await fetchJson(`/api/v1/live?value=${store.value}`));
   } catch (error) {
     store.refused = error instanceof Refused;
@@ -142,6 +146,7 @@ function Page() {
       <section id="phases" hidden=${!drawn}><h2>Where a step's time goes</h2><${Phases} store=${store} tick=${tick} /></section>
       <${Switches} live=${live} />
     </div>
+    ${live.decides && store.actions && html`<${Actions} answer=${store.actions} />`}
     ${store.goodput && html`<${Goodput} goodput=${store.goodput} />`}
     <${Events} events=${live.events} />
     ${notes.length > 0 && html`<section><h2>Notes of the diagnosis</h2><ul>${notes.map((note, i) =>

@@ -17,6 +17,7 @@ FILES = {
     "/app.js": (JS, ["app.js"]),
     "/store.js": (JS, ["store.js"]),
     "/heatmap.js": (JS, ["heatmap.js"]),
+    "/actions.js": (JS, ["actions.js"]),
     "/goodput.js": (JS, ["goodput.js"]),
     "/panels.js": (JS, ["panels.js"]),
     "/phases.js": (JS, ["phases.js"]),

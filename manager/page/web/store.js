@@ -36,6 +36,8 @@ export class Store {
   whole = false;     // the columns are all that the manager has
   since = null;      // of the manager's life
   goodput = null;    // newest answer of /api/v1/goodput
+  actions = null;    // newest answer of /api/v1/actions
+  actionsAt = -Infinity;
   goodputAt = -Infinity;  // performance.now() when it was asked for
 
   takeWhole(map) {
@@ -53,6 +55,7 @@ export class Store {
       this.columns = [];  // another life of the manager
       this.whole = false;
       this.goodputAt = -Infinity;
+      this.actionsAt = -Infinity;
     }
     this.since = live.since;
     this.live = live;
