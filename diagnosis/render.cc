@@ -71,7 +71,7 @@ Json VerdictToJson(const Verdict& verdict) {
   json["state"] = StateName(verdict);
   if (verdict.left) json["cleared_by"] = "left";
   json["since_step"] = verdict.since_step;
-  if (!verdict.open) json["until_step"] = verdict.last_step;
+  if (verdict.unjudged) json["until_step"] = verdict.last_step;
   json["since_time"] = verdict.since_ns == 0 ? Json() : Json(FormatTime(verdict.since_ns));
   const auto& slowdown = verdict.slowdown_interval;
   const auto& cost = verdict.cost_interval_ms;

@@ -425,7 +425,7 @@ def run(job, stays):
     say(10, "The job on one page, for a ticket; then it ends, and what is on disk")
     job.show("report", "-o", job.report)
     with open(job.report, encoding="utf-8") as report:
-        require(not job.named or "What was slow and is not any more" in report.read(), f"{job.report} does not name the ranks that were slow")
+        require(not job.named or "What was slow before" in report.read(), f"{job.report} does not name the ranks that were slow")
     job.passed("stopped")
     job.finish()
     wait_until(lambda: not job.processes(), "everything has ended by itself")

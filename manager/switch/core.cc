@@ -671,7 +671,7 @@ void ManagerCore::SettleNames() const {
     std::string& refusal = refusals[next++];
     // A name that was not given is news only where one is needed.
     if (refusal != node.name_refusal && !refusal.empty() && !node.hello.named.node_name.empty()) {
-      spdlog::warn("node {} ({}): {}; it is named to no one outside the job", key.first, Printable(node.hello.host),
+      spdlog::info("node {} ({}): {}; it is named to no one outside the job", key.first, Printable(node.hello.host),
                    refusal);
     }
     node.name_refusal = std::move(refusal);

@@ -93,7 +93,7 @@ def test_a_process_on_another_node_that_says_it_is_rank_7(stage, manager, record
     marking_rank(stage, proxy, 7, [f"step {step}" for step in range(1000)])
     said = wait_until(lambda: next((note for note in notes(manager) if note.startswith("rank 7 is reported by node 1 ")), None),
                       "a note names both")
-    assert "(worker-1) and by node 5 (" in said and said.endswith("is not used")
+    assert "(pod-1) and by node 5 (" in said and said.endswith("is not used")
     job.run(140)
     names_rank_7(manager, job)
     assert [node["node"] for node in manager.status()["nodes"] for rank in node["ranks"]
