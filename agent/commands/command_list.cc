@@ -29,7 +29,7 @@ void AddShown(const std::string& heads, std::vector<ShownOption>* options) {
     }
     ShownOption option{std::exchange(letters, {}), "", ""};
     option.names.push_back(name);
-    if (end != std::string::npos) option.value = head.substr(std::min(head.find_first_not_of(" ", end), head.size()));
+    if (end != std::string::npos) option.value = head.substr(std::min(head.find_first_not_of(' ', end), head.size()));
     if (option.value.ends_with(',')) option.value.pop_back();  // the list continues on the next line
     options->push_back(std::move(option));
   }
@@ -140,7 +140,7 @@ std::vector<ShownOption> ShownOptions(const std::string& text) {
       end_help();
       const size_t gap = std::min(words.find("  "), words.size());
       AddShown(words.substr(0, gap), &options);
-      add_help(words.substr(std::min(words.find_first_not_of(" ", gap), words.size())));
+      add_help(words.substr(std::min(words.find_first_not_of(' ', gap), words.size())));
     } else {
       end_help();
       if (indent == 0 && !words.empty()) section = words;
