@@ -64,8 +64,7 @@ double Finite(double value) { return std::isfinite(value) ? value : 0; }
 
 }  // namespace
 
-Policy::Policy(Options options, uint64_t seed, Kept kept)
-    : options_(options), seed_(seed), kept_(std::move(kept)) {}
+Policy::Policy(Options options, uint64_t seed, Kept kept) : options_(options), seed_(seed), kept_(std::move(kept)) {}
 
 double Policy::RemainingS(const View& view) const {
   if (options_.remaining_h) {
