@@ -70,7 +70,7 @@ _taskd() {
     COMPREPLY=($(compgen -W "$subs" -- "$cur"))
   fi
 }
-# What may follow the words of $1: further words, options, and which of those take a value.
+# Sets subs, options and values: the words and options that may follow command $1, and the options that take a value.
 _taskd_command() {
   subs= options='--help' values=
   case $1 in

@@ -23,7 +23,7 @@ struct NodeIdentity {
 // host name.
 NodeIdentity IdentityOf(const Environment& environment, const std::string& host, const std::string& machine);
 
-// Of this machine and process.
+// Reads the identity of this machine from the kernel and from this process's environment.
 NodeIdentity OwnNodeIdentity();
 
 // Whether `name` can be a scheduler's name of a node: 1 to 253 of A-Z a-z 0-9 . _ -, the first a letter or digit.

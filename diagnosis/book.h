@@ -25,12 +25,12 @@ class Book {
  public:
   static constexpr size_t kMaxCleared = 100;
 
-  // What becomes of an open verdict that is not among the accusations.
+  // Says how to treat an open verdict that is not among the accusations.
   enum class Absence : uint8_t {
     kCleared,
     kLeft,      // cleared, because whom it accuses is not part of the job any more
-    kUnjudged,  // nobody knows whether it is over
-    kOpen,      // nobody knows yet
+    kUnjudged,  // its marks have ended, so it cannot be judged
+    kOpen,      // it stays open: the next steps decide
   };
   using WhyAbsent = std::function<Absence(const Verdict& verdict)>;
 

@@ -39,7 +39,7 @@ constexpr int kSilentNote = 10;  // steps until it is worth a note
 constexpr int kClockEvery = 4;   // steps between looks at the clocks
 constexpr int kSolveEvery = 16;
 constexpr int kKeepUnjudged = 1024;  // steps
-constexpr int64_t kSameOnset = 20;   // steps after marks are there again: what begins in them was there before
+constexpr int64_t kOldOnset = 20;    // steps after marks are there again: what begins in them was there before
 constexpr int kOddNote = 100;        // steps
 constexpr size_t kAhead = 4;         // folds, whose memory is on its way while others are looked at
 constexpr unsigned kFineParts = 8;   // of the steps so far: so many more, and what can be told has changed,
@@ -584,7 +584,7 @@ class Engine::Impl {
       for (Accusation& accusation : accusations) {
         if (accusation.key != restored.key) continue;
         const bool same = !restored.unjudged || restored.back_step < 0 ||
-                          accusation.verdict.since_step <= restored.back_step + kSameOnset;
+                          accusation.verdict.since_step <= restored.back_step + kOldOnset;
         if (!same) continue;
         accusation.verdict.since_step = restored.verdict.since_step;
         accusation.verdict.since_ns = restored.verdict.since_ns;
@@ -597,7 +597,7 @@ class Engine::Impl {
       if (marked_.IsSilent(kind)) return is_open && marked_.HasEnded(kind);  // WhyAbsent() keeps it anew
       if (!IsAwaited(restored.verdict)) ++restored.steps;
       if (restored.back_step < 0) restored.back_step = step;
-      // Of one that is open now: it was found again, and is over.
+      // If a verdict with this key is open again, this entry has done its work.
       if (restored.unjudged) return is_open || restored.steps > kKeepUnjudged;
       if (restored.steps > parameters.keep_restored || !is_open) return true;
       Accusation& accusation = accusations.emplace_back();

@@ -250,7 +250,8 @@ std::vector<std::string> Policy::Advance(const View& view) {
     const auto found = by_verdict.find(verdict.id);
     Action* action = found == by_verdict.end() ? nullptr : Mutable(found->second);
     if (!verdict.open) {
-      // Who has left was taken out: the order has done its work, and stays. So it does while nobody knows better.
+      // A node that has left was taken out, so the order has done its work and stays. It also stays while the verdict
+      // cannot be judged.
       const bool stands = action != nullptr && action->decision == Decision::kOrder && !verdict.left &&
                           !verdict.unjudged && action->state != State::kCalledOff && action->state != State::kFailed;
       if (stands) {

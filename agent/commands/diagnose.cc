@@ -66,7 +66,7 @@ absl::Status PrintTrace(const DiagnoseOptions& options, const absl::StatusOr<dia
   return Print(options.json ? RenderTraceJson(*trace) + "\n" : RenderTraceText(*trace));
 }
 
-// Of the steps of marks, else of the first ones that know the rank.
+// Asks the steps of mark files first and then the other sources. The first that knows the rank answers.
 absl::Status WhyFromFiles(const DiagnoseOptions& options) {
   std::optional<absl::StatusOr<diagnosis::RankTrace>> trace;
   const auto ask = [&](const diagnosis::Engine& engine) {

@@ -292,7 +292,7 @@ def table(counts):
 
 
 def watch(job, wanted, steps):
-    """Waits until the diagnosis has named rank `wanted` first for `steps` steps, or nobody if `wanted` is None.
+    """Waits until the diagnosis has named rank `wanted` first for `steps` steps. If `wanted` is None, it must name no rank.
 
     Any cause counts: on a busy machine a rank that computes more may mostly wait for a CPU. Each verdict is printed once, also
     those of other ranks and of the whole job, which a busy machine may slow down for a while.
