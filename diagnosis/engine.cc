@@ -38,12 +38,13 @@ namespace {
 constexpr int kSilentNote = 10;  // steps until it is worth a note
 constexpr int kClockEvery = 4;   // steps between looks at the clocks
 constexpr int kSolveEvery = 16;
-constexpr int kKeepUnjudged = 1024;  // steps
-constexpr int64_t kOldOnset = 20;    // steps after marks are there again: what begins in them was there before
-constexpr int kOddNote = 100;        // steps
-constexpr size_t kAhead = 4;         // folds, whose memory is on its way while others are looked at
-constexpr unsigned kFineParts = 8;   // of the steps so far: so many more, and what can be told has changed,
-constexpr unsigned kFineEvery = 16;  // and as often at least
+constexpr int kKeepUnjudged = 1024;       // steps
+constexpr int64_t kOldOnset = 20;         // steps after marks are there again: what begins in them was there before
+constexpr int kOddNote = 100;             // steps
+constexpr int kAlone = kSpikeWindow / 2;  // steps: what is farther apart is not seen to recur
+constexpr size_t kAhead = 4;              // folds, whose memory is on its way while others are looked at
+constexpr unsigned kFineParts = 8;        // of the steps so far: so many more, and what can be told has changed,
+constexpr unsigned kFineEvery = 16;       // and as often at least
 
 using Folds = Gathering::Folds;
 
@@ -259,6 +260,7 @@ class Engine::Impl {
       planned_steps_ = 0;
       shift_noise_.Restart();
       shift_note_ = {};
+      noted_shift_ = 0;
       life_begins_ = true;
     }
     if (step.restarted) {
@@ -280,7 +282,8 @@ class Engine::Impl {
     if (folds.size() * 2 < reported || folds.empty()) return false;
     const double period_ns = PeriodOf(folds);
     const double own_ns = OwnOf(folds);
-    const bool pause = IsPause(folds, own_ns);
+    const bool is_stop = IsStop(period_ns);
+    const bool pause = IsPause(folds, own_ns) || is_stop;
     recent_.push_back({period_ns, own_ns});
     if (recent_.size() > parameters.pause_steps) recent_.pop_front();
     const bool begins = std::exchange(life_begins_, false);
@@ -350,6 +353,15 @@ class Engine::Impl {
     return LowerMedian(without_checkpoint) > parameters.pause_factor * LowerMedian(periods);
   }
 
+  // Somebody stopped once, and the others waited: in the means of the steps around it that one would be most of it. What
+  // stops again and again is judged.
+  bool IsStop(double period_ns) {
+    const bool is_long = judged_steps_ >= static_cast<int>(parameters.enough_before) &&
+                         period_ns > parameters.stop_factor * periods_.recent_ns();
+    const int steps = std::exchange(steps_since_long_, is_long ? 0 : steps_since_long_ + 1);
+    return is_long && steps >= kAlone;
+  }
+
   // Everybody looks at the operations of one fold before those of the next: they are the most of it, and all folds
   // together are more than any cache holds.
   void TakeFolds(const Folds& folds, int64_t place) {
@@ -401,6 +413,8 @@ class Engine::Impl {
   // True: everybody does more (or less) than before, which is a plan, not a fault. After some such steps in a row that
   // is what is normal.
   bool FollowPlannedChange(int64_t step, int64_t place) {
+    // What is not marked in this step is in its self time.
+    if (Communicates(own_.mode()) && marked_.IsSilent(SwitchKind::kCommunication)) return false;
     const double shift = own_.common_shift();
     const double lost = periods_.LostSince(place - planned_steps_).ns / periods_.recent_ns();
     // Steps have to follow: where waits hide computation, a slow rank makes the others seem to do less.
@@ -423,6 +437,10 @@ class Engine::Impl {
 
   // Once it is known how far all ranks go up and down together for as long anyway: on a busy machine that says nothing.
   void NoteShift() {
+    // What was noted is over, or nearly so: it says nothing any more, and neither does its end.
+    const double noted = noted_shift_;
+    if (noted * planned_shift_ < 0) shift_note_ = {}, noted_shift_ = 0;
+    if (noted * planned_shift_ < 0 && std::abs(noted + planned_shift_) < std::abs(noted) / 2) return;
     if (!shift_noise_.ready() || std::abs(planned_shift_) < parameters.shift_sigmas * shift_noise_.sigma()) return;
     const double change = std::exp(planned_shift_) - 1;
     const bool is_waiting = planned_wait_ / change > parameters.cpu_wait_share;
@@ -437,6 +455,7 @@ class Engine::Impl {
                    absl::StrFormat("since step %d all ranks take %.0f %% %s by themselves: %s", planned_since_,
                                    100 * std::abs(change), change > 0 ? "more" : "less", what),
                    planned_since_};
+    noted_shift_ = planned_shift_;
   }
 
   JudgeInput MakeInput(int64_t place, bool planned_change) const {
@@ -470,6 +489,12 @@ class Engine::Impl {
     }
     // By what came before.
     std::erase_if(accusations, [this](const auto& a) { return marked_.IsSilent(KindOf(a.verdict)); });
+    // Without marks of the loader it is in self time what the rank waits for it.
+    for (Accusation& accusation : accusations) {
+      if (UnjudgedLoading(accusation.verdict) == nullptr) continue;
+      accusation.verdict.cause = Cause::kUnknown;
+      accusation.verdict.alternatives.clear();
+    }
     const auto young = std::find_if(accusations.begin(), accusations.end(), [](const auto& a) { return a.is_young; });
     young_.reset();
     if (young != accusations.end()) young_ = young->verdict;
@@ -480,6 +505,18 @@ class Engine::Impl {
                         return marked_.IsSilent(KindOf(kept.verdict));
                       }));
     return changed;
+  }
+
+  // What was found of the loaders of those whom the verdict accuses, while loading is not marked any more.
+  const Verdict* UnjudgedLoading(const Verdict& verdict) const {
+    if (!marked_.IsSilent(SwitchKind::kDataLoader)) return nullptr;
+    for (const Restored& restored : restored_) {
+      const Verdict& loads = restored.verdict;
+      if (restored.unjudged && loads.cause == Cause::kDataloader && loads.scope == verdict.scope &&
+          loads.ids == verdict.ids)
+        return &loads;
+    }
+    return nullptr;
   }
 
   // It has reported something, or a group or the job's size says that there is one.
@@ -689,6 +726,15 @@ class Engine::Impl {
     for (Note& note : NotesOn(own_.work(), [this](int64_t place) { return StepAt(place); })) {
       notes.push_back(std::move(note));
     }
+    for (const Verdict& verdict : book_.verdicts()) {
+      const Verdict* loads = verdict.open ? UnjudgedLoading(verdict) : nullptr;
+      if (loads == nullptr) continue;
+      notes.push_back(
+          {NoteKind::kNoData,
+           absl::StrCat("data loading is not marked since step ", loads->last_step + 1, ": that ", Name(verdict.scope),
+                        " ", FormatRanges(verdict.ids), " takes longer may be its data loader, which was slow before"),
+           loads->last_step + 1});
+    }
     NoteUnbalancedStages(notes);
     if (!book_.any_open() && WorkIsUneven() && own_.rotation() > 0.7) {
       notes.push_back(
@@ -852,12 +898,14 @@ class Engine::Impl {
   int64_t last_step_ = -1;
   int judged_steps_ = 0;
   double least_covered_ = 0;  // share of the step, on the rank that waits least: mean over the last ones
+  int steps_since_long_ = kAlone;
   int planned_steps_ = 0;
   int64_t planned_since_ = 0;
   double planned_shift_ = 0;  // mean over those steps
   double planned_wait_ = 0;   // likewise, of OwnTime::common_wait_shift()
   BlockNoise shift_noise_{parameters.planned_steps};
-  Note shift_note_;  // since step -1: there is none
+  Note shift_note_;         // since step -1: there is none
+  double noted_shift_ = 0;  // of the note
 };
 
 Engine::Engine() : Engine(Options()) {}

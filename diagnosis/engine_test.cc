@@ -137,6 +137,12 @@ class DataParallelJob {
   uint64_t state_ = 7;
 };
 
+std::string NotesOf(const Report& report) {
+  std::string text;
+  for (const Note& note : report.notes) text += note.text + "\n";
+  return text;
+}
+
 TEST(Engine, SaysNothingOfNothing) {
   Engine engine;
   EXPECT_FALSE(engine.Advance(1));
@@ -543,6 +549,11 @@ TEST(Engine, SaysThatAVerdictIsNotJudgedAfterStepsWithoutItsMarks) {
   ASSERT_EQ(report.verdicts.size(), 2u) << "what took so long before is its own time now";
   EXPECT_TRUE(report.verdicts[0].open);
   EXPECT_EQ(report.verdicts[0].since_step, 200);
+  EXPECT_EQ(report.verdicts[0].cause, Cause::kUnknown) << "nobody can tell";
+  EXPECT_THAT(report.verdicts[0].text, ::testing::HasSubstr("rank 2 (node 0) takes 5"));
+  EXPECT_THAT(NotesOf(report),
+              ::testing::HasSubstr("data loading is not marked since step 200: that rank 2 takes longer "
+                                   "may be its data loader, which was slow before"));
   EXPECT_EQ(report.verdicts[1].cause, Cause::kDataloader);
   EXPECT_TRUE(report.verdicts[1].unjudged);
   EXPECT_EQ(report.verdicts[1].last_step, 199);
@@ -757,6 +768,27 @@ TEST(Engine, NamesWhoPausesForSeveralSteps) {
   }
 }
 
+// Of a peer, of the rank itself: what was slow before and after stays as slow as it is.
+TEST(Engine, AStopIsNotInTheMeansOfTheStepsAroundIt) {
+  for (const int stops : {0, 1}) {
+    DataParallelJob job(3, 1);
+    job.extra = [=](int rank, int step) {
+      return (rank == 1 && step >= 60 ? 40.0 : 0.0) + (rank == stops && step == 180 ? 20'000.0 : 0.0);
+    };
+    job.Run(0, 179);
+    const Report before = job.engine.report();
+    ASSERT_EQ(before.verdicts.size(), 1u);
+    job.Run(180, 190);
+    const Report after = job.engine.report();
+    ASSERT_EQ(after.verdicts.size(), 1u);
+    EXPECT_EQ(after.verdicts[0].id, before.verdicts[0].id);
+    EXPECT_NEAR(after.verdicts[0].cost_ms_per_step, 40, 1) << after.verdicts[0].text;
+    EXPECT_NEAR(after.verdicts[0].evidence[0].reference, 102, 1) << after.verdicts[0].text;
+    EXPECT_NEAR(after.verdicts[0].confidence, before.verdicts[0].confidence, 0.01);
+    EXPECT_THAT(after.verdicts[0].text, ::testing::HasSubstr("126 ms instead of 166 ms"));
+  }
+}
+
 TEST(Engine, IgnoresPausesOfEverybody) {
   DataParallelJob job(8);
   job.extra = [](int rank, int step) { return step % 20 == 0 ? 700.0 + 50 * (rank == 1) : 0.0; };
@@ -783,12 +815,6 @@ TEST(Engine, ComparesSavingsThatAllWaitFor) {
 }
 
 constexpr int64_t kOddStep = int64_t{1} << 62;
-
-std::string NotesOf(const Report& report) {
-  std::string text;
-  for (const Note& note : report.notes) text += note.text + "\n";
-  return text;
-}
 
 bool Names(const Report& report, int rank) {
   return std::any_of(report.verdicts.begin(), report.verdicts.end(), [rank](const Verdict& verdict) {
@@ -1052,6 +1078,32 @@ TEST(EngineNotes, AChangeForAllIsMeasuredAndNamesNoCause) {
   EXPECT_NEAR(static_cast<double>(report.notes[0].since_step), 100, 2);
   EXPECT_EQ(report.notes[0].until_step, -1);
   EXPECT_NE(report.notes[0].text.find(" % more by themselves"), std::string::npos) << report.notes[0].text;
+}
+
+TEST(EngineNotes, AChangeForAllThatIsOverIsNotSaidAnyMore) {
+  DataParallelJob job(8);
+  job.extra = [](int, int step) { return step >= 100 && step < 160 ? 25.0 : 0.0; };
+  job.Run(0, 150);
+  EXPECT_THAT(NotesOf(job.engine.report()), ::testing::HasSubstr("all ranks take 25 % more"));
+  job.Run(151, 200);
+  EXPECT_EQ(NotesOf(job.engine.report()), "");
+}
+
+TEST(EngineNotes, WhatIsNotMarkedIsNoChangeForAll) {
+  DataParallelJob job(8);
+  job.transfer_ms = 60;
+  job.communicates = [](int step) { return step < 100; };
+  job.Run(0, 140);
+  EXPECT_EQ(NotesOf(job.engine.report()).find("all ranks take"), std::string::npos) << NotesOf(job.engine.report());
+}
+
+// The others' waits for a CPU are the change, not the one's that waits anyway.
+TEST(EngineNotes, OneRankThatWaitsForACpuIsNoWaitOfAll) {
+  DataParallelJob job(3, 1);
+  job.extra = [](int rank, int step) { return step < 100 ? 0.0 : rank == 1 ? 80.0 : 25.0; };
+  job.waits = [](int rank, int step) { return step < 100 || rank != 1 ? 1.0 : 75.0; };
+  job.Run(0, 140);
+  EXPECT_EQ(NotesOf(job.engine.report()).find("waiting for a CPU"), std::string::npos) << NotesOf(job.engine.report());
 }
 
 TEST(EngineNotes, AChangeForAllThatIsWaitingForACpuIsSaidToBe) {

@@ -41,8 +41,6 @@ double YoungSigma(double one, double of_ranks) {
 // What a time would be without a deviation of `d` (log).
 Stream::Time Without(double ns, double d) { return {ns * (1 - std::exp(-d)), ns * std::exp(-d)}; }
 
-bool Communicates(OwnMode mode) { return mode == OwnMode::kBulk || mode == OwnMode::kAll; }
-
 double ForwardOwnOf(const PeerViews& peers) {
   std::vector<double> values;
   for (const OwnView& own : peers.views) values.push_back(static_cast<double>(own.fold->forward_own_ns));
@@ -161,12 +159,12 @@ void OwnTime::ObserveOwn(const Layout& layout, int64_t step, const Thresholds& h
 }
 
 double OwnTime::WaitNsOf(const std::vector<OwnView>& views) {
-  double sum = 0;
+  std::vector<double> waits;
   for (const OwnView& own : views) {
     if (own.fold->cpu_wait_ns == 0) return 0;
-    sum += static_cast<double>(own.fold->cpu_wait_ns);
+    waits.push_back(static_cast<double>(own.fold->cpu_wait_ns));
   }
-  return views.empty() ? 0 : sum / static_cast<double>(views.size());
+  return LowerMedian(waits);
 }
 
 // Their times are other ones from now on.

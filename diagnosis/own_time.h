@@ -158,7 +158,7 @@ class OwnTime {
     double last = 0;
     bool has_last = false;
     double reference_ns = 0;          // of the last step
-    double wait_ns = 0;               // likewise: that its ranks waited for a CPU, mean; 0: not known of all
+    double wait_ns = 0;               // likewise: that its ranks waited for a CPU, median; 0: not known of all
     double wait_level_ns = 0;         // of the own past
     double average_reference_ns = 0;  // exponential mean
     int present = 0;

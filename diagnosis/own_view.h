@@ -21,6 +21,8 @@ enum class OwnMode : uint8_t {
   kForward,  // communication is not marked: the forward ranges
 };
 
+inline bool Communicates(OwnMode mode) { return mode == OwnMode::kBulk || mode == OwnMode::kAll; }
+
 // A rank's own time of one step in two views. Gaps that are cut at every operation miss computation behind overlapped
 // ones: whoever comes last seems to have done more than those whose operations ran meanwhile. Gaps between blocking
 // operations only may hold a wait for an overlapped one; where there are none (kAll), the second view is the ends of the

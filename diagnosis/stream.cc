@@ -360,7 +360,7 @@ void Stream::BeginRaised(int64_t step, const Limits& limits) {
   rise.count = (*sums_)[lead_].count;
   const double sigma = std::max(limits.sigma, limits.sigmas[rise.scale]);
   const double finer = std::sqrt(kBlock[rise.scale] / kBlock[0]);
-  rise.z = finer * (mean_ - std::max(base(), 0.0)) / sigma;
+  rise.z = finer * (mean_ - std::clamp(base(), 0.0, limits.most)) / sigma;
   rise.stands_out = false;
   Weigh(limits);
   rise.raised_step = step;

@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "absl/strings/str_format.h"
+#include "diagnosis/parameters.h"
 
 namespace taskd::diagnosis {
 namespace {
@@ -41,8 +42,9 @@ class Tracer {
     const int others = peers.present - 1;
     const bool is_known = in_.own.mode() != OwnTime::Mode::kNone;
     const Thresholds& h = in_.own.thresholds();
-    if (!is_known) {
-      AddMissing(Detector::kOwnTime, "marks of communication or forward ranges");
+    const bool is_forward = in_.own.mode() == OwnTime::Mode::kForward;
+    if (!is_known || (is_forward && others >= 1 && others + 1 < static_cast<int>(parameters.forward_peers))) {
+      AddMissing(Detector::kOwnTime, "marks of communication, or forward ranges of five ranks with the same work");
     } else if (state.own.observations() > 0) {
       Add(Detector::kOwnTime, state.slow(), h, others);
     } else {
