@@ -138,9 +138,13 @@ class DiagnosisService final : public v1::Diagnosis::CallbackService {
       reactor->Finish(allowed);
       return reactor;
     }
-    core_->Why(request->rank(), [reactor, reply](absl::StatusOr<diagnosis::RankTrace> trace) {
+    core_->Why(request->rank(), [fill_hang = fill_hang_, reactor, reply](absl::StatusOr<diagnosis::RankTrace> trace) {
       if (trace.ok()) {
         proto::FillTrace(*trace, reply);
+        // No step of the rank tells of it.
+        v1::DiagnosisReport hung;
+        if (fill_hang) fill_hang(&hung);
+        if (hung.has_hang()) reply->set_text(absl::StrCat(hung.hang().text(), "; ", reply->text()));
         return reactor->Finish(grpc::Status::OK);
       }
       const auto code = absl::IsNotFound(trace.status()) ? grpc::StatusCode::OUT_OF_RANGE

@@ -174,6 +174,8 @@ def test_ras_and_dumps_say_who_never_came(stage, manager, tmp_path):
     with urllib.request.urlopen(f"http://{manager.http}/api/v1/diagnosis", timeout=HANG_S) as answered:
         assert {key: value for key, value in json.load(answered).items() if key in ("state", "hang", "sources")} == {
             key: diagnosed[key] for key in ("state", "hang", "sources")}
+    why = json.loads(stage.run("diagnose", "--manager", manager.address, "--why", "1", "--json").stdout)
+    assert why["text"].startswith(f"{hang['text']}; rank 1: ")
     text = stage.run("diagnose", "--manager", manager.address).stdout
     assert text.startswith("hung: rank 2 never entered all_reduce 2 of default_pg,0") and "train_step (/job/train.py:40)" in text
     report = stage.run("report", "--manager", manager.address, "-o", "-").stdout
