@@ -12,7 +12,7 @@ double Bar::LeastOwnRise(int compared, const OwnTime::Fineness& fine, double own
   if (lasted_ns >= parameters.known_noise_ns && fine.rise < parameters.unusual * fine.noise) {
     return std::max(rise, Costing(min_cost_share_, own_ns));
   }
-  const double least = lasted_ns >= parameters.small_ns
+  const double least = lasted_ns >= least_ns()
                            ? Costing(parameters.small_cost, own_ns)
                            : std::max(parameters.large_rise, parameters.unusual * fine.noise);
   return std::max(rise, least);
@@ -26,7 +26,7 @@ double Bar::LeastOnCpuRise(const OwnTime::Fineness& fine, double own_ns, double 
 
 double Bar::LeastDataRise(int compared, const OwnTime::Fineness& fine, double lasted_ns) const {
   if (IsCrowd(compared)) return std::max(fine.rise, min_cost_share_);
-  return std::max(fine.rise, lasted_ns >= parameters.small_ns ? parameters.small_cost : parameters.large_cost);
+  return std::max(fine.rise, lasted_ns >= least_ns() ? parameters.small_cost : parameters.large_cost);
 }
 
 double Bar::Costing(double share, double own_ns) const { return std::log1p(share * period_ns_ / own_ns); }

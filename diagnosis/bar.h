@@ -13,9 +13,10 @@ namespace taskd::diagnosis {
 // So it is with transfers that hosts make.
 class Bar {
  public:
-  // `period_ns`: of a step. `has_device`: ranks compute on devices, which others leave alone.
-  Bar(double period_ns, double min_cost_share, bool has_device)
-      : period_ns_(period_ns), min_cost_share_(min_cost_share), has_device_(has_device) {}
+  // `period_ns`: of a step. `has_device`: ranks compute on devices, which others leave alone. `is_over`: nothing can be
+  // waited for any more.
+  Bar(double period_ns, double min_cost_share, bool has_device, bool is_over = false)
+      : period_ns_(period_ns), min_cost_share_(min_cost_share), has_device_(has_device), is_over_(is_over) {}
 
   // So many that how often they differ shows what is usual.
   bool IsCrowd(int compared) const {
@@ -30,8 +31,10 @@ class Bar {
   Held OfUnrest(int compared, bool large, double lasted_ns, double cost_ns, double least_share) const {
     if (IsCrowd(compared)) return {};
     if (cost_ns < least_share * period_ns_) return {Veto::kCost, cost_ns, least_share * period_ns_};
-    return large || lasted_ns >= parameters.small_ns ? Held{} : Held{Veto::kDuration, lasted_ns, parameters.small_ns};
+    return large || lasted_ns >= least_ns() ? Held{} : Held{Veto::kDuration, lasted_ns, least_ns()};
   }
+  // How long it has to last.
+  double least_ns() const { return is_over_ ? parameters.over_ns : parameters.small_ns; }
 
   // The smallest rise (of the logarithm) that is named of one of so many ranks which takes `own_ns` otherwise, once it is
   // there for so long; `fine` is what chance allows.
@@ -50,6 +53,7 @@ class Bar {
   const double period_ns_;
   const double min_cost_share_;
   const bool has_device_;
+  const bool is_over_;
 };
 
 }  // namespace taskd::diagnosis

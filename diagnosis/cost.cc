@@ -76,7 +76,7 @@ Measured::Means CostMeans::Add(const Who& who, int64_t step, double cost_ns, dou
     few.steps = parameters.cost_steps;
     mean.measured.Begin(few);
   }
-  mean.measured.Add(step, cost_ns, step_ns - cost_ns, may_be_over);
+  if (is_new || mean.last != step) mean.measured.Add(step, cost_ns, step_ns - cost_ns, may_be_over);
   mean.last = step;
   return mean.measured.means();
 }

@@ -51,7 +51,7 @@ class CostMeans {
 
   // In `step`, a place in one count, it costs `cost_ns` of `step_ns`: the means with that, as `excess` the cost and as
   // `reference` the rest of the step. `until_known`: what they are taken to be while it has been suspected in a few steps
-  // only. `may_be_over` as in Measured::Add.
+  // only. `may_be_over` as in Measured::Add. A step counts once.
   Measured::Means Add(const Who& who, int64_t step, double cost_ns, double step_ns, bool may_be_over,
                       const Measured::Means& until_known);
   // Those that were not suspected in `step`.

@@ -131,7 +131,11 @@ class Engine::Impl {
   bool Finish() {
     bool changed = false;
     while (!gathering_.empty()) changed = JudgeNextStep() || changed;
-    if (judged_steps_ > 0) WorkOutFineness();
+    is_over_ = true;
+    if (judged_steps_ == 0) return changed;
+    const int64_t place = lives_.PlaceOf(last_step_);
+    changed = Accuse(last_step_, place, planned_change_) || changed;
+    WorkOutFineness();
     return changed;
   }
 
@@ -233,7 +237,10 @@ class Engine::Impl {
       if (at < fineness_.own_time_of_ranks.size()) rank.resolution = fineness_.own_time_of_ranks[at];
     }
     if (!fineness_.own_time) return false;
-    if (fineness_.own_time->ratio <= parameters.coarse) return true;
+    const bool is_coarse = fineness_.own_time->ratio > parameters.coarse;
+    const bool has_young = young_ && !book_.any_open();
+    // What has begun may go on, unless this is the end.
+    if (!is_coarse && !(has_young && is_over_)) return true;
     std::string text =
         fineness_.own_time->ratio < 1
             ? absl::StrFormat(
@@ -242,12 +249,13 @@ class Engine::Impl {
             : "steps differ so much by themselves that a rank which takes twice as long cannot be told from noise yet";
     if (fineness_.more_steps > 0) {
       absl::StrAppend(&text, "; about ", fineness_.more_steps, " more steps are needed for 10 %");
-    } else {
+    } else if (is_coarse) {
       text += "; 10 % cannot be told at all as long as they differ by so much";
     }
-    if (young_ && !book_.any_open()) {
+    if (has_young) {
       absl::StrAppendFormat(&text, "; %s; of so few ranks that is a verdict once it has lasted %.0f s",
-                            WriteSentence(*young_, layout_), parameters.small_ns / 1e9);
+                            WriteSentence(*young_, layout_),
+                            (is_over_ ? parameters.over_ns : parameters.small_ns) / 1e9);
     }
     report.notes.push_back({NoteKind::kShort, std::move(text), FirstStep()});
     return false;
@@ -296,7 +304,8 @@ class Engine::Impl {
     TakeFolds(folds, place);
     RememberStep(folds, step, place, period_ns);
     Observe(folds, place);
-    const bool changed = Accuse(step, place, FollowPlannedChange(step, place));
+    planned_change_ = FollowPlannedChange(step, place);
+    const bool changed = Accuse(step, place, planned_change_);
     const auto steps = static_cast<unsigned>(judged_steps_);
     if (begins || steps % std::clamp(std::bit_floor(steps) / kFineParts, 1U, kFineEvery) == 0) WorkOutFineness();
     return changed || judged_steps_ == parameters.enough_steps;
@@ -467,6 +476,7 @@ class Engine::Impl {
             periods_.recent_ns(),
             options_.min_cost_share,
             planned_change,
+            is_over_,
             [this](int64_t of) { return lives_.FirstOf(of); },
             [this](int rank) { return IsPresent(rank); },
             [this](int64_t onset) { return periods_.LostSince(onset); },
@@ -899,6 +909,8 @@ class Engine::Impl {
   int judged_steps_ = 0;
   double least_covered_ = 0;  // share of the step, on the rank that waits least: mean over the last ones
   int steps_since_long_ = kAlone;
+  bool is_over_ = false;
+  bool planned_change_ = false;  // in the last step
   int planned_steps_ = 0;
   int64_t planned_since_ = 0;
   double planned_shift_ = 0;  // mean over those steps

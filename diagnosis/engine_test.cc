@@ -1147,6 +1147,34 @@ TEST(EngineNotes, WhatIsAVerdictIsNotSaidToBecomeOne) {
   EXPECT_TRUE(was_coarse) << "else nothing was looked at";
 }
 
+// A profile of some seconds, or a first try: nobody can wait for more steps of it.
+TEST(Engine, AtTheEndSaysOfAFewRanksWhatItKnows) {
+  DataParallelJob healthy(2, 1);
+  healthy.Run(0, 50);
+  EXPECT_EQ(healthy.engine.report().state, JobState::kUnknown)
+      << "it goes on, and what begins now would be found later";
+  healthy.engine.Finish();
+  EXPECT_EQ(healthy.engine.report().state, JobState::kOk) << NotesOf(healthy.engine.report());
+  EXPECT_LE(healthy.engine.report().own_time->ratio, 0.25);
+
+  for (const int begin : {20, 40}) {
+    DataParallelJob slow(2, 1);
+    slow.extra = [=](int rank, int step) { return rank == 1 && step >= begin ? 35.0 : 0.0; };
+    slow.Run(0, 50);
+    EXPECT_TRUE(slow.engine.report().verdicts.empty());
+    EXPECT_THAT(NotesOf(slow.engine.report()), ::testing::HasSubstr("once it has lasted 15 s"));
+    slow.engine.Finish();
+    const Report report = slow.engine.report();
+    EXPECT_EQ(Names(report, 1), begin == 20) << NotesOf(report);
+    EXPECT_NE(report.state, JobState::kOk) << "something has begun";
+    if (begin == 20) {
+      EXPECT_NEAR(report.verdicts[0].cost_ms_per_step, 35, 1);
+    } else {
+      EXPECT_THAT(NotesOf(report), ::testing::HasSubstr("once it has lasted 2 s"));
+    }
+  }
+}
+
 TEST(EngineNotes, NoiseThatHidesAlmostAnythingIsSaidWithoutANumber) {
   DataParallelJob job(2, 1);
   std::mt19937 random(3);

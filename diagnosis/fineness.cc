@@ -40,7 +40,8 @@ std::optional<Resolution> Summarize(std::vector<RankRise>& rises) {
 
 class Finder {
  public:
-  explicit Finder(const JudgeInput& input) : in_(input), bar_(input.period_ns, input.min_cost_share, HasDevice(input)) {
+  explicit Finder(const JudgeInput& input)
+      : in_(input), bar_(input.period_ns, input.min_cost_share, HasDevice(input), input.is_over) {
     for (const std::vector<int>& ranks : in_.layout.classes()) {
       peers_.push_back(
           static_cast<int>(std::count_if(ranks.begin(), ranks.end(), [this](int rank) { return IsPresent(rank); })));

@@ -29,6 +29,7 @@ struct JudgeInput {
   double period_ns = 0;                  // of the last steps
   double min_cost_share = 0.01;
   bool planned_change = false;  // everybody does more or less than before
+  bool is_over = false;         // no step will follow
   // The first step of the life of the job that this one belongs to.
   std::function<int64_t(int64_t step)> first_step_of;
   // Whether the rank takes part in the job as it is now.

@@ -62,7 +62,7 @@ class JudgeTest : public ::testing::Test {
                 .own = own_,
                 .transfers = transfers_,
                 .microbatches = {},
-                .step = kNow,
+                .step = step_,
                 .period_ns = 150 * kMs,
                 .min_cost_share = 0.01,
                 .planned_change = false,
@@ -116,6 +116,7 @@ class JudgeTest : public ::testing::Test {
   OwnTime own_;
   Transfers transfers_;
   int gone_ = -1;  // a rank
+  int64_t step_ = kNow;
   double lost_ms_ = 20;
   double step_ms_ = 150;    // mean
   int64_t slow_since_ = 0;  // that, and no steps are known before it; 0: they have lost lost_ms_ lately
@@ -234,6 +235,7 @@ TEST_F(JudgeTest, WhatStepsHaveLostCountsAsFarAsItIsKnown) {
 TEST_F(JudgeTest, CostsNothingInAStepInWhichOthersAreAsSlow) {
   Slow(5, 0.2, 20);
   EXPECT_NEAR(Judge()[0].verdict.cost_ms_per_step, 20, 1e-9);
+  ++step_;
   own_.rank(2).actual_own_ns = 120 * kMs;  // it has more work in this step
   EXPECT_NEAR(Judge()[0].verdict.cost_ms_per_step, 20 * 7.0 / 8, 1e-9)
       << "one of eight, the six at the begin among them";
@@ -535,6 +537,7 @@ TEST_F(JudgeTest, LoadingCostsNothingInAStepInWhichOthersAreAsSlow) {
   own_.rank(3).data_ns = 34 * kMs;
   lost_ms_ = 100;
   EXPECT_NEAR(Judge()[0].verdict.cost_ms_per_step, 30, 1e-6);
+  ++step_;
   own_.rank(6).actual_own_ns = 134 * kMs;
   EXPECT_NEAR(Judge()[0].verdict.cost_ms_per_step, 30 * 7.0 / 8, 1e-6)
       << "one of eight, the six at the begin among them";

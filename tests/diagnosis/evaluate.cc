@@ -208,10 +208,19 @@ std::string ToJsonLine(const CaseResult& result) {
                       {"last_step", label.last_step}});
   }
   for (const DetectorResult& detector : result.detectors) detectors.push_back(ToJson(detector));
-  nlohmann::json line = {{"suite", result.suite},     {"index", result.index},     {"seed", result.seed},
-                         {"honesty", result.honesty}, {"layout", result.layout},   {"ranks", result.ranks},
-                         {"steps", result.steps},     {"step_ms", result.step_ms}, {"labels", labels},
-                         {"detectors", detectors},    {"wall_s", result.wall_s}};
+  nlohmann::json line = {{"suite", result.suite},
+                         {"index", result.index},
+                         {"seed", result.seed},
+                         {"honesty", result.honesty},
+                         {"state", taskd::diagnosis::Name(result.state)},
+                         {"report", result.report},
+                         {"layout", result.layout},
+                         {"ranks", result.ranks},
+                         {"steps", result.steps},
+                         {"step_ms", result.step_ms},
+                         {"labels", labels},
+                         {"detectors", detectors},
+                         {"wall_s", result.wall_s}};
   if (!result.error.empty()) line["error"] = result.error;
   return line.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace);
 }

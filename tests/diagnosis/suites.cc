@@ -605,6 +605,23 @@ void H38(int index, Draw& draw, Case& made) {
   AddFault(job, kind, draw.Of(std::array{1.2, 1.5, 2.0}), draw).first_step = 100 + draw.Below(50);
 }
 
+// A first try, or a profile of some seconds: two to four hosts and 80 steps; somebody takes 40 % longer from the 20th on.
+void H39(int index, Draw& draw, Case& made) {
+  Job& job = made.job;
+  job.layout.dp = 2 + index / 2 % 3;
+  job.layout.microbatches = job.layout.layers = 1;
+  job.layout.dp_buckets = draw.Of(std::array{1, 4});
+  job.steps = 80;
+  job.step_ms = draw.Between(60, 110);
+  job.noise.op_sigma = draw.Between(0.01, 0.04);
+  job.noise.wander_sigma = draw.Of(std::array{0.0, 0.02, 0.04});
+  job.noise.wander_correlation = draw.Of(std::array{0.0, 0.8});
+  job.marks.device = false;
+  made.honesty = index % 2 == 0;
+  if (made.honesty) return;
+  AddFault(job, FaultKind::kCompute, 1.4, draw).first_step = 20;
+}
+
 // Thousands of ranks: few operations each.
 void Scale(int index, Draw& draw, Case& made) {
   Job& job = made.job;
@@ -645,6 +662,7 @@ const std::vector<std::pair<std::string, Maker>>& AllMakers() {
     add("W3", {.lengths = true, .loads = true, .faults = true});
     add("W3u", {.lengths = true, .loads = true, .faults = true, .known = false});
     makers.emplace_back("H38", H38);
+    makers.emplace_back("H39", H39);
     return makers;
   }());
   return all;
