@@ -44,4 +44,8 @@ std::string FormatAllRanges(const std::set<int>& numbers, std::string_view separ
                        absl::string_view(separator.data(), separator.size()));
 }
 
+std::string CountOf(int64_t count, std::string_view noun) {
+  return absl::StrCat(count, " ", std::string(noun), count == 1 ? "" : "s");
+}
+
 }  // namespace taskd

@@ -1,7 +1,8 @@
-// Numbers of ranks or nodes as people read them.
+// Numbers and counts of ranks or nodes as people read them.
 #pragma once
 
 #include <cstddef>
+#include <cstdint>
 #include <set>
 #include <string>
 #include <string_view>
@@ -13,5 +14,8 @@ namespace taskd {
 std::string FormatRanges(std::vector<int> numbers, size_t limit = 6);
 // All of them.
 std::string FormatAllRanges(const std::set<int>& numbers, std::string_view separator = ", ");
+
+// "1 rank", "2 ranks".
+std::string CountOf(int64_t count, std::string_view noun);
 
 }  // namespace taskd

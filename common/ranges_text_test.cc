@@ -24,5 +24,11 @@ TEST(FormatRanges, WritesAllOfThemWithoutALimit) {
   EXPECT_EQ(FormatAllRanges({0, 1, 2, 9}, ","), "0-2,9");
 }
 
+TEST(CountOfTest, OneHasNoPlural) {
+  EXPECT_EQ(CountOf(0, "rank"), "0 ranks");
+  EXPECT_EQ(CountOf(1, "rank"), "1 rank");
+  EXPECT_EQ(CountOf(12, "rank"), "12 ranks");
+}
+
 }  // namespace
 }  // namespace taskd

@@ -13,6 +13,8 @@ constexpr std::array<std::string_view, kNumSwitches> kNames = {"step", "save_che
                                                                "communication"};
 constexpr std::array<std::string_view, kNumSwitches> kClusterdNames = {"Step", "SaveCheckpoint", "FP", "DataLoader",
                                                                        "CommunicationOperator"};
+constexpr std::array<std::string_view, kNumSwitches> kWords = {"step", "checkpoint", "forward", "dataloader",
+                                                               "communication"};
 constexpr size_t kMaxSwitchJsonBytes = size_t{1024} * 1024;
 
 KindMask Apply(KindMask mask, const SwitchChange& change) {
@@ -26,13 +28,13 @@ KindMask Apply(KindMask mask, const SwitchChange& change) {
 
 std::string_view SwitchKindName(SwitchKind kind) { return kNames[static_cast<size_t>(kind)]; }
 
+std::string_view SwitchKindWord(SwitchKind kind) { return kWords[static_cast<size_t>(kind)]; }
+
 std::string_view ClusterdSwitchName(SwitchKind kind) { return kClusterdNames[static_cast<size_t>(kind)]; }
 
 std::optional<SwitchKind> SwitchKindFromName(std::string_view name) {
-  if (name == "forward") return SwitchKind::kForward;
-  if (name == "checkpoint") return SwitchKind::kSaveCheckpoint;
   for (int i = 0; i < kNumSwitches; ++i) {
-    if (name == kNames[i]) return static_cast<SwitchKind>(i);
+    if (name == kNames[i] || name == kWords[i]) return static_cast<SwitchKind>(i);
   }
   return std::nullopt;
 }

@@ -29,6 +29,8 @@ constexpr KindMask MaskOf(SwitchKind kind) { return 1u << static_cast<int>(kind)
 
 // Name of a kind in our own interfaces ("step", "save_checkpoint", "fp", "dataloader", "communication").
 std::string_view SwitchKindName(SwitchKind kind);
+// Its name in texts for people ("step", "checkpoint", "forward", "dataloader", "communication").
+std::string_view SwitchKindWord(SwitchKind kind);
 // Its name in ClusterD's interfaces ("Step", "SaveCheckpoint", "FP", "DataLoader", "CommunicationOperator").
 std::string_view ClusterdSwitchName(SwitchKind kind);
 // Also takes "forward" and "checkpoint".

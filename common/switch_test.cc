@@ -84,6 +84,7 @@ TEST(SwitchTest, Names) {
   for (int i = 0; i < kNumSwitches; ++i) {
     auto kind = static_cast<SwitchKind>(i);
     EXPECT_EQ(SwitchKindFromName(SwitchKindName(kind)), kind);
+    EXPECT_EQ(SwitchKindFromName(SwitchKindWord(kind)), kind);
   }
   EXPECT_EQ(SwitchKindFromName("Step"), std::nullopt);
   EXPECT_EQ(SwitchKindFromName("all"), std::nullopt);

@@ -36,6 +36,10 @@ void CutUtf8(std::string* text, size_t max_bytes);
 
 bool IsUtf8(std::string_view text);
 
+// Columns of a terminal that `text` takes: of East Asian characters and emoji two, of combining marks none. What is no
+// UTF-8 takes one a byte.
+size_t ColumnsOf(std::string_view text);
+
 // `text` with U+FFFD for each byte that belongs to no character.
 std::string ValidUtf8(std::string text);
 

@@ -22,6 +22,16 @@ TEST(Utf8Length, OfWhatIsNone) {
   for (std::string_view none : kNone) EXPECT_EQ(Utf8Length(none), 0u) << none;
 }
 
+TEST(ColumnsOf, WhatATerminalShows) {
+  EXPECT_EQ(ColumnsOf(""), 0u);
+  EXPECT_EQ(ColumnsOf("ab"), 2u);
+  EXPECT_EQ(ColumnsOf("für"), 3u);
+  EXPECT_EQ(ColumnsOf("u\u0308"), 1u);
+  EXPECT_EQ(ColumnsOf("节点1"), 5u);
+  EXPECT_EQ(ColumnsOf("🐢"), 2u);
+  EXPECT_EQ(ColumnsOf("\xff\xe8"), 2u);
+}
+
 TEST(CutUtf8, KeepsWholeCharacters) {
   EXPECT_EQ(CutUtf8("abc", 3), "abc");
   EXPECT_EQ(CutUtf8("abc", 2), "ab");

@@ -53,7 +53,7 @@ Json HangToJson(const diagnosis::Hang& hang) {
 void AppendHang(const SourcesDiagnosis& diagnosis, const std::string& job, std::string& out) {
   const diagnosis::Hang& hang = *diagnosis.hang;
   diagnosis::AppendWrapped(absl::StrCat("hung: ", hang.text), 6, out);
-  diagnosis::AppendWrapped(absl::StrCat("job ", job, ", ", diagnosis.report.ranks, " ranks",
+  diagnosis::AppendWrapped(absl::StrCat("job ", job, ", ", CountOf(diagnosis.report.ranks, "rank"),
                                         hang.since_ns == 0 ? "" : ", since " + TimeOf(hang.since_ns)),
                            6, out);
   if (!hang.waiting.empty()) {

@@ -11,6 +11,7 @@
 #include "absl/strings/escaping.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
+#include "common/ranges_text.h"
 #include "common/utf8.h"
 #include "diagnosis/render.h"
 #include "diagnosis/text.h"
@@ -263,8 +264,8 @@ std::string HeatMap(const History::Heatmap& map, const Columns& columns, const s
   absl::StrAppend(&html, RankAxis(map, rows, height, accused), StepAxis(map, columns, height), "</svg></figure>\n",
                   Legend());
   if (map.ranks_per_row > 1 || columns.per_column > 1) {
-    absl::StrAppend(&html, "<p class=\"quiet\">A cell is ", map.ranks_per_row, " ranks and ", columns.per_column,
-                    " steps, and shows the largest of them.</p>\n");
+    absl::StrAppend(&html, "<p class=\"quiet\">A cell is ", CountOf(map.ranks_per_row, "rank"), " and ",
+                    CountOf(columns.per_column, "step"), ", and shows the largest of them.</p>\n");
   }
   return html + "</section>\n";
 }

@@ -8,11 +8,11 @@
 
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
-#include "absl/strings/str_format.h"
 #include "absl/time/time.h"
 #include "agent/commands/ended_job.h"
 #include "common/job_file.h"
 #include "common/printable.h"
+#include "common/utf8.h"
 #include "nlohmann/json.hpp"
 #include "proto/ended_jobs.h"
 
@@ -68,9 +68,9 @@ absl::Status List(const JobsOptions& options) {
                                  Printable(job.mark_folder(), kShownLineBytes))});
   }
   size_t width = 0;
-  for (const auto& row : rows) width = std::max(width, row[0].size());
+  for (const auto& row : rows) width = std::max(width, ColumnsOf(row[0]));
   for (const auto& row : rows) {
-    std::cout << absl::StrFormat("%-*s  %s  %s\n", static_cast<int>(width), row[0], row[1], row[2]);
+    std::cout << row[0] << std::string(width - ColumnsOf(row[0]), ' ') << "  " << row[1] << "  " << row[2] << "\n";
   }
   if (rows.empty()) std::cout << "no job of this user runs on this machine, and none that ended is kept\n";
   std::cout.flush();

@@ -89,8 +89,8 @@ std::string RenderSupervision(const v1::SupervisionStatus& supervision) {
                           supervision.waits_s());
   }
   if (supervision.state() == v1::SupervisionStatus::UNKNOWN && supervision.events_size() == 0) return text;
-  absl::StrAppend(&text, "job is ", proto::NameOf(supervision.state()), "  restarts: ", supervision.restarts(),
-                  "  ranks ended: ", supervision.rank_exits());
+  absl::StrAppend(&text, "job is ", proto::NameOf(supervision.state()), "  restarts: ", supervision.restarts());
+  if (supervision.rank_exits() != 0) absl::StrAppend(&text, "  ranks ended: ", supervision.rank_exits());
   if (supervision.hung_ranks() != 0) absl::StrAppend(&text, "  hung: ", supervision.hung_ranks());
   absl::StrAppend(&text, "\n");
   constexpr int kShown = 5;
@@ -223,7 +223,8 @@ std::string SumUpRanks(const v1::JobStatus& status) {
     }
   }
   if (unshown != 0)
-    absl::StrAppend(&text, "  and ", unshown, " ranks in ", order.size() - kMaxStates, " more states\n");
+    absl::StrAppend(&text, "  and ", CountOf(static_cast<int64_t>(unshown), "rank"), " in ",
+                    CountOf(static_cast<int64_t>(order.size() - kMaxStates), "more state"), "\n");
   absl::StrAppend(&text, "each rank: --all\n");
   return text;
 }

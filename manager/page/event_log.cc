@@ -83,7 +83,7 @@ void EventLog::Add(const SwitchState& state, int64_t time_ns) {
   logged.time_ns = time_ns;
   logged.kind = "switch";
   for (int i = 0; i < kNumSwitches; ++i) {
-    absl::StrAppend(&logged.text, i == 0 ? "" : ", ", std::string(SwitchKindName(static_cast<SwitchKind>(i))),
+    absl::StrAppend(&logged.text, i == 0 ? "" : ", ", std::string(SwitchKindWord(static_cast<SwitchKind>(i))),
                     (state.effective >> i & 1) != 0 ? " on" : " off");
   }
   absl::StrAppend(&logged.text, " (revision ", state.revision, ")");

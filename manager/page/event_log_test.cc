@@ -40,7 +40,7 @@ TEST(EventLogTest, NumbersWhatHappensInItsOrder) {
   state.effective = MaskOf(SwitchKind::kStep);
   log.Add(state, 5);
   EXPECT_THAT(Lines(log), ElementsAre("1 exited: rank 3 signal 9: killed",
-                                      "2 switch: step on, save_checkpoint off, fp off, dataloader off, communication "
+                                      "2 switch: step on, checkpoint off, forward off, dataloader off, communication "
                                       "off (revision 2)"));
   EXPECT_THAT(Lines(log, 1), SizeIs(1));
   EXPECT_THAT(Lines(log, 2), IsEmpty());

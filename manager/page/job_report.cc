@@ -10,6 +10,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "absl/strings/strip.h"
+#include "common/ranges_text.h"
 #include "common/realtime.h"
 #include "diagnosis/render.h"
 #include "manager/page/census.h"
@@ -26,11 +27,14 @@ std::string HostName() {
 std::string SwitchText(const SwitchState& wanted, const Census& census) {
   std::vector<std::string> on;
   for (int i = 0; i < kNumSwitches; ++i) {
-    if ((wanted.effective >> i & 1) != 0) on.emplace_back(SwitchKindName(static_cast<SwitchKind>(i)));
+    if ((wanted.effective >> i & 1) != 0) on.emplace_back(SwitchKindWord(static_cast<SwitchKind>(i)));
   }
   std::string text = on.empty() ? "all off" : absl::StrCat(absl::StrJoin(on, ", "), " on");
-  if (!census.unanswered.empty()) absl::StrAppend(&text, "; ", census.unanswered.size(), " ranks have not answered");
-  if (!census.failed.empty()) absl::StrAppend(&text, "; ", census.failed.size(), " ranks cannot: ", census.failure);
+  if (!census.unanswered.empty())
+    absl::StrAppend(&text, "; no answer of ", CountOf(static_cast<int64_t>(census.unanswered.size()), "rank"));
+  if (!census.failed.empty())
+    absl::StrAppend(&text, "; ", CountOf(static_cast<int64_t>(census.failed.size()), "rank"),
+                    " cannot: ", census.failure);
   return text;
 }
 

@@ -2,7 +2,7 @@
 import {nameOf} from "/store.js";
 import {html, useEffect, useState} from "/vendor/htm-preact.js";
 
-const KIND_NAMES = {step: "step", fp: "forward", dataloader: "data loader", save_checkpoint: "checkpoint", communication: "communication"};
+const KIND_NAMES = {step: "step", fp: "forward", dataloader: "dataloader", save_checkpoint: "checkpoint", communication: "communication"};
 const CAUSES = {
   compute: "slow computation", memory: "memory", dataloader: "data loading", host: "busy host", gc: "garbage collection",
   checkpoint: "checkpoint", network: "network", intra_node_link: "link within the node", pp_link: "pipeline link", fabric: "fabric",
