@@ -13,6 +13,8 @@ namespace {
 
 using Kind = OptionSpec::Kind;
 
+constexpr size_t kMinBegin = 4;  // letters of a word's begin that stand for it in a suggestion
+
 bool IsOption(std::string_view word) { return word.size() > 1 && word[0] == '-'; }
 
 // What begins like an option, but for negative numbers.
@@ -68,6 +70,10 @@ OptionProblem Unknown(const OptionTable& table, const std::string& label) {
 }  // namespace
 
 std::string NearestWord(std::string_view word, std::span<const std::string> words) {
+  const auto begins = [&](const std::string& one) { return one.starts_with(word); };
+  if (word.size() >= kMinBegin && std::count_if(words.begin(), words.end(), begins) == 1) {
+    return *std::find_if(words.begin(), words.end(), begins);
+  }
   const auto distance = [&](const std::string& one) { return DistanceOf(word, one); };
   const auto nearest = std::min_element(words.begin(), words.end(), [&](const std::string& a, const std::string& b) {
     return distance(a) < distance(b);

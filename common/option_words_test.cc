@@ -45,6 +45,8 @@ TEST(NearestWordTest, IsOneThatASlipMayHaveMeant) {
   EXPECT_EQ(NearestWord("st", words), "");
   EXPECT_EQ(NearestWord("", words), "");
   EXPECT_EQ(NearestWord("run", {}), "");
+  EXPECT_EQ(NearestWord("comm", std::vector<std::string>{"step", "communication"}), "communication");
+  EXPECT_EQ(NearestWord("comm", std::vector<std::string>{"command", "communication"}), "");
 }
 
 TEST(OptionWords, Spellings) {

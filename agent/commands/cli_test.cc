@@ -79,7 +79,17 @@ TEST_F(CliTest, WrongUsageIsOneLineAndTwo) {
   ExpectWrongUsage("rdma chek", "taskd rdma: 'chek' is no command: did you mean 'check'?");
   ExpectWrongUsage("rdma", "taskd rdma: a command is needed: env or check");
   ExpectWrongUsage("diagnose --wacth", "unknown option '--wacth': did you mean --watch?");
-  ExpectWrongUsage("diagnose --from", "--from: a value is missing");
+  ExpectWrongUsage("diagnose --from", "--from: a value is missing (a task's folder of mark files");
+  ExpectWrongUsage("--vesion", "taskd: '--vesion' is no command: did you mean '--version'?");
+  ExpectWrongUsage("diagnose --why --job x", "--why: a value is missing (a rank: ");
+  ExpectWrongUsage("diagnose --job --why", "--job: a value is missing (");
+  ExpectWrongUsage("diagnose --why x", "--why: 'x' is not a whole number");
+  ExpectWrongUsage("diagnose --why 131072", "--why: '131072' is not 0 to 131071");
+  ExpectWrongUsage("diagnose --wait ten", "--wait: 'ten' is not a number");
+  ExpectWrongUsage("diagnose --json=maybe", "--json: 'maybe' is not true or false");
+  ExpectWrongUsage("simulate --steps 0", "--steps: '0' is not above 0");
+  ExpectWrongUsage("goodput --incidents 1.5", "--incidents: '1.5' is not a whole number");
+  ExpectWrongUsage("act why x", "node: 'x' is not a whole number");
   ExpectWrongUsage("run --nnods 2 x.py", "unknown option '--nnods': did you mean --nnodes?");
   ExpectWrongUsage("--jobs", "'--jobs'");
   ExpectWrongUsage("manager --bogus", "--bogus");
@@ -100,6 +110,8 @@ TEST_F(CliTest, WrongUsageIsOneLineAndTwo) {
   ExpectWrongUsage("switch step", "'step'");
   ExpectWrongUsage("switch step=ON", "step=ON");
   ExpectWrongUsage("switch steps=on", "'steps'");
+  ExpectWrongUsage("switch all=On", "'all=On' is not KIND=on or KIND=off; did you mean all=on?");
+  ExpectWrongUsage("switch comm=off", "communication or all; did you mean communication=off?");
   ExpectWrongUsage("switch step=on --timeout 0", "--timeout");
   ExpectWrongUsage("switch step=on --manager host", "host");
   ExpectWrongUsage("status --manager host:99999", "99999");

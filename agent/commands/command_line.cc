@@ -2,9 +2,11 @@
 
 #include <CLI/CLI.hpp>
 #include <algorithm>
+#include <concepts>
 #include <cstdlib>
 #include <deque>
 #include <iostream>
+#include <limits>
 #include <map>
 #include <string_view>
 #include <utility>
@@ -70,12 +72,49 @@ std::vector<std::string> SecondWords(std::span<const CommandEntry> commands, con
   return words;
 }
 
-absl::Status CheckWord(const std::string& command, const std::string& word, const std::vector<std::string>& words) {
+absl::Status CheckWord(const std::string& command, const std::string& word, std::vector<std::string> words) {
   if (std::find(words.begin(), words.end(), word) != words.end()) return absl::OkStatus();
+  words.insert(words.end(), {"--help", "--version"});
   const std::string nearest = NearestWord(word, words);
   return absl::InvalidArgumentError(absl::StrCat(
       "'", word, "' is no command: ",
       nearest.empty() ? absl::StrCat(command, " --help lists them") : absl::StrCat("did you mean '", nearest, "'?")));
+}
+
+std::string ValueMissing(const CLI::Option& option) {
+  return absl::StrCat("a value is missing (", option.get_description(), ")");
+}
+
+// CLI11 takes the word after an option for its value, even if it is the next option. Its own messages about numbers name
+// no rule.
+template <typename T>
+void CheckValue(CLI::Option* option) {
+  option->check([option](const std::string& word) -> std::string {
+    if (word.size() > 1 && word[0] == '-' && (word[1] < '0' || word[1] > '9') && word[1] != '.') {
+      return absl::StrCat(ValueMissing(*option), "; '", word, "' is an option");
+    }
+    if constexpr (std::integral<T> || std::floating_point<T>) {
+      T number{};
+      if (CLI::detail::lexical_cast(word, number)) return "";
+      constexpr char kWhole[] = "a whole number";
+      return absl::StrCat("'", word, "' is not ",
+                          std::floating_point<T>  ? "a number"
+                          : std::same_as<T, bool> ? "true or false"
+                          : std::unsigned_integral<T>
+                              ? absl::StrCat(kWhole, " from 0 to ", std::numeric_limits<T>::max())
+                              : absl::StrCat(kWhole, " up to ", std::numeric_limits<T>::max()));
+    }
+    return "";
+  });
+}
+
+// A rule of `option`, a number, that CLI11 has too. Its message is "'VALUE' is not RULE".
+void CheckRule(CLI::Option* option, const CLI::Validator& rule, const std::string& text) {
+  option->check(
+      [rule, text](const std::string& word) {
+        return rule(word).empty() ? "" : absl::StrCat("'", word, "' is not ", text);
+      },
+      rule.get_description());
 }
 
 // Turns CLI11's error into a message that names the word and, for an unknown option, the nearest known one.
@@ -83,7 +122,9 @@ std::string Explain(const CLI::ParseError& error, const CLI::App& command) {
   std::string text = error.what();
   if (error.get_exit_code() == static_cast<int>(CLI::ExitCodes::ArgumentMismatch) &&
       absl::EndsWith(text, " missing")) {  // "--from: 1 required TEXT missing"
-    return absl::StrCat(text.substr(0, text.find(": ")), ": a value is missing");
+    const std::string name = text.substr(0, text.find(": "));
+    const CLI::Option* option = command.get_option_no_throw(name);
+    return absl::StrCat(name, ": ", option == nullptr ? "a value is missing" : ValueMissing(*option));
   }
   if (error.get_exit_code() != static_cast<int>(CLI::ExitCodes::ExtrasError)) return text;
   const std::vector<std::string> unknown = command.remaining(true);
@@ -178,17 +219,17 @@ Flag& Flag::ShowDefault() {
 }
 
 Flag& Flag::Positive() {
-  option_->check(CLI::PositiveNumber);
+  CheckRule(option_, CLI::PositiveNumber, "above 0");
   return *this;
 }
 
 Flag& Flag::NonNegative() {
-  option_->check(CLI::NonNegativeNumber);
+  CheckRule(option_, CLI::NonNegativeNumber, "0 or more");
   return *this;
 }
 
 Flag& Flag::Range(int64_t least, int64_t most) {
-  option_->check(CLI::Range(least, most));
+  CheckRule(option_, CLI::Range(least, most), absl::StrCat(least, " to ", most));
   return *this;
 }
 
@@ -220,7 +261,9 @@ bool Flag::on_command_line() const {
 
 template <typename T>
 Flag Flags::Add(const std::string& name, T& value, const std::string& help) {
-  return {app_, app_->add_option(name, value, help)->envname(EnvironmentName(name))};
+  CLI::Option* option = app_->add_option(name, value, help)->envname(EnvironmentName(name));
+  CheckValue<T>(option);
+  return {app_, option};
 }
 template Flag Flags::Add(const std::string&, int&, const std::string&);
 template Flag Flags::Add(const std::string&, uint32_t&, const std::string&);
@@ -231,12 +274,16 @@ template Flag Flags::Add(const std::string&, std::string&, const std::string&);
 template Flag Flags::Add(const std::string&, std::vector<std::string>&, const std::string&);
 
 Flag Flags::Add(const std::string& name, bool& value, const std::string& help) {
-  return {app_, app_->add_flag(name, value, help)->envname(EnvironmentName(name))};
+  CLI::Option* option = app_->add_flag(name, value, help)->envname(EnvironmentName(name));
+  CheckValue<bool>(option);
+  return {app_, option};
 }
 
 template <typename T>
 Flag Flags::AddPositional(const std::string& name, T& value, const std::string& help) {
-  return {app_, app_->add_option(name, value, help)};
+  CLI::Option* option = app_->add_option(name, value, help);
+  CheckValue<T>(option);
+  return {app_, option};
 }
 template Flag Flags::AddPositional(const std::string&, int&, const std::string&);
 template Flag Flags::AddPositional(const std::string&, std::string&, const std::string&);

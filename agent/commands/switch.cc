@@ -14,10 +14,14 @@
 #include <vector>
 
 #include "absl/status/statusor.h"
+#include "absl/strings/ascii.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
+#include "absl/strings/str_split.h"
 #include "agent/commands/control_client.h"
 #include "agent/commands/job_flags.h"
+#include "common/option_words.h"
+#include "common/ranges_text.h"
 #include "common/switch.h"
 #include "common/utf8.h"
 #include "proto/channel.h"
@@ -62,22 +66,36 @@ void Set(SwitchKind kind, bool on, v1::SetSwitchRequest& request) {
   }
 }
 
+constexpr char kAll[] = "all";
+
+// "; did you mean all=on?", or "" if nothing is near.
+std::string Suggestion(const std::string& name, const std::string& value) {
+  std::vector<std::string> names = {kAll};
+  for (int i = 0; i < kNumSwitches; ++i) names.emplace_back(SwitchKindWord(static_cast<SwitchKind>(i)));
+  const std::string lower = absl::AsciiStrToLower(name);
+  const std::string near_name = SwitchKindFromName(lower) ? lower : NearestWord(lower, names);
+  const std::string near_value = NearestWord(absl::AsciiStrToLower(value), std::vector<std::string>{"on", "off"});
+  return near_name.empty() || near_value.empty() ? ""
+                                                 : absl::StrCat("; did you mean ", near_name, "=", near_value, "?");
+}
+
 absl::Status Read(const std::string& assignment, v1::SetSwitchRequest& request) {
-  size_t equals = assignment.find('=');
-  std::string name = assignment.substr(0, equals);
-  std::string value = equals == std::string::npos ? "" : assignment.substr(equals + 1);
-  if (equals == std::string::npos || (value != "on" && value != "off")) {
-    return absl::InvalidArgumentError(absl::StrCat("'", assignment, "' is not KIND=on or KIND=off"));
+  const std::pair<std::string, std::string> parts = absl::StrSplit(assignment, absl::MaxSplits('=', 1));
+  const auto& [name, value] = parts;
+  const bool on = value == "on";
+  if (!on && value != "off") {
+    return absl::InvalidArgumentError(
+        absl::StrCat("'", assignment, "' is not KIND=on or KIND=off", Suggestion(name, value)));
   }
-  bool on = value == "on";
-  if (name == "all") {
+  if (name == kAll) {
     for (int i = 0; i < kNumSwitches; ++i) Set(static_cast<SwitchKind>(i), on, request);
     return absl::OkStatus();
   }
   std::optional<SwitchKind> kind = SwitchKindFromName(name);
   if (!kind.has_value()) {
     return absl::InvalidArgumentError(
-        absl::StrCat("kind '", name, "' is not step, forward, dataloader, checkpoint, communication or all"));
+        absl::StrCat("kind '", name, "' is not step, forward, dataloader, checkpoint, communication or all",
+                     Suggestion(name, value)));
   }
   Set(*kind, on, request);
   return absl::OkStatus();
@@ -133,7 +151,7 @@ void PrintTable(const v1::SetSwitchReply& reply) {
     line.erase(line.find_last_not_of(' ') + 1);
     std::cout << line << "\n";
   }
-  std::cout << reply.applied() << " of " << reply.total() << " ranks applied it";
+  std::cout << reply.applied() << " of " << CountOf(reply.total(), "rank") << " applied it";
   if (reply.awaited() != 0) std::cout << ", kept for " << reply.awaited() << " that have never attached";
   std::cout << std::endl;
 }
