@@ -122,8 +122,10 @@ void Ledger::AttributeRunning(const Slot& slot, const Phase& phase, int64_t begi
   const int64_t trains = tail == Tail::kOpen || next != nullptr ? phase.first_step_ns : kNever;
   const int64_t launch = std::min(seen ? seen_ns : kNever, phase.begin_ns + kMostLaunchNs);
   const bool proven = first_seen_ns_ <= end_ns || end_ns - phase.begin_ns <= kUnprovenLaunchNs;
-  // Who is seen has come to its end without a step's mark.
-  until(std::min(launch, trains), launched && proven ? Category::kLaunch : Category::kUnknown, !seen);
+  // Who is seen has come to its end without a step's mark. A long one may have been training that nobody marked.
+  const Category before_seen = launched && proven ? Category::kLaunch : Category::kUnknown;
+  if (seen) until(std::min({launch, trains, phase.begin_ns + kUnprovenLaunchNs}), before_seen, false);
+  until(std::min(launch, trains), before_seen);
   const int64_t most_link_up_ns = !has_steps_ ? kUnprovenLinkUpNs : kMostLinkUpNs;
   if (seen) until(std::min(seen_ns + most_link_up_ns, trains), Category::kLinkUp);
   until(end_ns, trains < end_ns ? Category::kUnmarked : Category::kUnknown);

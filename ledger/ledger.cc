@@ -304,6 +304,14 @@ void Ledger::SetStepsOn(bool on, int64_t now_ns) {
   }
 }
 
+bool Ledger::lacks_marks() const {
+  const Phase* running = &phase();
+  if (ended() && phases_.size() > 1) running = &phases_[phases_.size() - 2];
+  if (running->kind != Phase::Kind::kRunning || first_seen_ns_ != INT64_MAX) return false;
+  const int64_t on_ns = off_.empty() ? running->begin_ns : std::max(running->begin_ns, off_.back().end_ns);
+  return (ended() ? phase().begin_ns : now_ns_) - (ended() ? kMarksCameNs : kMarksComeNs) >= on_ns;
+}
+
 // ---- Ranks
 
 void Ledger::Seen(int rank, bool here, int64_t at_ns, int64_t now_ns) {

@@ -42,8 +42,12 @@ class Ledger {
   static constexpr int kMaxSlots = 1 << 17;
   static constexpr int64_t kGraceNs = 10'000'000'000;
   // While no process of the job has been seen yet, nothing proves that one would be: then a launch is one for so long,
-  // and after that it never was.
+  // and after that it never was. With steps switched off none is longer.
   static constexpr int64_t kUnprovenLaunchNs = 60'000'000'000;
+  // With steps switched on, a process is seen within this time, unless nothing in it makes marks.
+  static constexpr int64_t kMarksComeNs = 180'000'000'000;
+  // The same for a job that has ended.
+  static constexpr int64_t kMarksCameNs = 10'000'000'000;
   // Longer than this nobody can say what a process does that has made no mark, or no step.
   static constexpr int64_t kMostLaunchNs = 1800'000'000'000;
   static constexpr int64_t kMostLinkUpNs = 7200'000'000'000;
@@ -144,6 +148,8 @@ class Ledger {
   int64_t base() const { return base_; }
   int round() const { return round_; }
   bool ended() const { return phase().kind == Phase::Kind::kEnded; }
+  // No process of the job has been seen, though steps have been switched on for so long that one of them should have been.
+  bool lacks_marks() const;
   IncidentKind next() const { return next_; }
   // Goes up with each.
   uint64_t incidents() const { return next_incident_; }

@@ -346,6 +346,36 @@ TEST(LedgerTest, AProcessThatIsSeenWasLaunchedWithOrWithoutStepMarks) {
   EXPECT_NEAR(At(report.seconds(), Category::kUnmarked), 2 * 26, 1e-6);
 }
 
+TEST(LedgerTest, ALongLaunchWithoutStepMarksIsUnmarked) {
+  Job job(2);
+  job.at(0.5).SetStepsOn(false, Ns(0.5));
+  job.Launch(0, 1, 301);  // seen when marks are switched on, or because it took so long: nobody knows
+  const Report report = job.report(400);
+  EXPECT_NEAR(At(report.seconds(), Category::kLaunch), 2 * 60, 1e-6);
+  EXPECT_NEAR(At(report.seconds(), Category::kUnmarked), 2 * (240 + 99), 1e-6);
+}
+
+TEST(LedgerTest, KnowsThatMarksDoNotCome) {
+  const auto lacks = [](double switched_on_s, double asked_s, double seen_s, double ended_s) {
+    Job job(2);
+    job.at(0).SetStepsOn(switched_on_s == 0, 0);
+    job.at(1).Started(0, Ns(1), Ns(1));
+    if (switched_on_s > 0) job.at(switched_on_s).SetStepsOn(true, Ns(switched_on_s));
+    if (seen_s > 0) job.at(seen_s).Seen(1, true, Ns(seen_s), Ns(seen_s));
+    if (ended_s > 0) job.at(ended_s).Ended(0, "", Ns(ended_s), Ns(ended_s));
+    job.report(asked_s);
+    return job.at(asked_s).lacks_marks();
+  };
+  EXPECT_FALSE(lacks(0, 180, 0, 0));
+  EXPECT_TRUE(lacks(0, 181, 0, 0));
+  EXPECT_FALSE(lacks(100, 279, 0, 0));
+  EXPECT_TRUE(lacks(100, 280, 0, 0));
+  EXPECT_FALSE(lacks(0, 1000, 100, 0)) << "it loads a model";
+  EXPECT_FALSE(lacks(-1, 1000, 0, 0)) << "they are off";
+  EXPECT_TRUE(lacks(0, 11, 0, 11));
+  EXPECT_FALSE(lacks(0, 1000, 0, 10)) << "it was too short to tell";
+}
+
 TEST(LedgerTest, TimeBetweenStepsIsOtherUnlessItIsMarked) {
   Job job(2);
   job.Launch(0, 1, 2);

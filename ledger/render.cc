@@ -12,6 +12,7 @@
 #include "absl/strings/str_join.h"
 #include "absl/time/time.h"
 #include "common/printable.h"
+#include "common/ranges_text.h"
 #include "nlohmann/json.hpp"
 
 namespace taskd::ledger {
@@ -266,8 +267,17 @@ std::string Sentence(const Report& report) {
   const Seconds seconds = report.seconds();
   const double all = Sum(seconds);
   if (all <= 0) return "no rank has lived yet";
-  std::string text =
-      absl::StrCat(Percent(At(seconds, Category::kProductive), all), " of ", Amount(all), " were productive");
+  const double unmarked = At(seconds, Category::kUnmarked), unknown = At(seconds, Category::kUnknown);
+  const double productive = At(seconds, Category::kProductive), unsure = unmarked + unknown;
+  const bool mostly_unsure = 2 * unsure > all;
+  std::string text = absl::StrCat(Percent(productive, all), " of ", Amount(all), " were productive");
+  if (mostly_unsure) {
+    const char* why = 2 * unmarked > unsure ? ": steps were not marked (taskd switch all=on, or taskd run --marks all)"
+                      : productive > 0      ? ""
+                                            : ": no rank has marked a step (docs/marks.md)";
+    text = absl::StrCat("of ", Percent(unsure, all), " of ", Amount(all), " nobody can tell", why, "; ",
+                        Percent(productive, all), " were productive");
+  }
   Category most = Category::kProductive;
   double lost = 0;
   for (size_t i = 0; i < kCategories; ++i) {
@@ -276,17 +286,17 @@ std::string Sentence(const Report& report) {
     most = static_cast<Category>(i);
   }
   if (lost >= 0.0005 * all) {
-    absl::StrAppend(&text, "; most was lost to ", kLostTo[static_cast<size_t>(most)], " (", Percent(lost, all));
+    absl::StrAppend(&text, mostly_unsure ? "; of the rest most was lost to " : "; most was lost to ",
+                    kLostTo[static_cast<size_t>(most)], " (", Percent(lost, all));
     const uint64_t restarts = CountRestarts(report);
     const bool of_restarts = most == Category::kRedone || most == Category::kRestart || most == Category::kWaiting ||
                              most == Category::kLaunch || most == Category::kLinkUp || most == Category::kWarmUp;
-    if (of_restarts && restarts > 0) absl::StrAppend(&text, ": ", restarts, restarts == 1 ? " restart" : " restarts");
+    if (of_restarts && restarts > 0) absl::StrAppend(&text, ": ", CountOf(static_cast<int64_t>(restarts), "restart"));
     const std::string waited_for = most == Category::kOther ? WaitedFor(report) : "";
     if (!waited_for.empty()) absl::StrAppend(&text, ": ", waited_for);
     absl::StrAppend(&text, ")");
   }
-  const double unsure = At(seconds, Category::kUnmarked) + At(seconds, Category::kUnknown);
-  if (unsure >= 0.01 * all) absl::StrAppend(&text, "; of ", Percent(unsure, all), " nobody can tell");
+  if (!mostly_unsure && unsure >= 0.01 * all) absl::StrAppend(&text, "; of ", Percent(unsure, all), " nobody can tell");
   return text;
 }
 
@@ -298,8 +308,8 @@ std::string RenderText(const Report& report, const std::string& job, size_t inci
   const std::string when = report.since_ns < kFirstTimeNs
                                ? absl::StrFormat("%.1f s at no known time of day", report.wall_s())
                                : absl::StrCat(FormatTime(report.since_ns), " to ", FormatTime(report.until_ns));
-  absl::StrAppendFormat(&text, "job %s  %s  %d slots  goodput %.4f (%.4f to %.4f)\n\n", Printable(job), when,
-                        report.slots, goodput.ratio, goodput.low, goodput.high);
+  absl::StrAppendFormat(&text, "job %s  %s  %s  goodput %.4f (%.4f to %.4f)\n\n", Printable(job), when,
+                        CountOf(report.slots, "slot"), goodput.ratio, goodput.low, goodput.high);
   const bool hours = CountsHours(all);
   absl::StrAppendFormat(&text, "%-12s %14s %8s\n", "category", hours ? "rank-hours" : "rank-seconds", "share");
   for (size_t i = 0; i < kCategories; ++i) {

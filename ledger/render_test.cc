@@ -109,6 +109,17 @@ TEST(RenderTest, TheSentenceNamesWhatCostMost) {
   EXPECT_EQ(Sentence(Report()), "no rank has lived yet");
 }
 
+TEST(RenderTest, TheSentenceBeginsWithWhatNobodyCanTellIfThatIsMost) {
+  Report report;
+  At(report.closed, Category::kLaunch) = 5;
+  At(report.closed, Category::kUnmarked) = 95;
+  EXPECT_EQ(Sentence(report),
+            "of 95.0 % of 100 rank-seconds nobody can tell: steps were not marked (taskd switch all=on, or taskd run "
+            "--marks all); 0.0 % were productive; of the rest most was lost to starting processes (5.0 %)");
+  std::swap(At(report.closed, Category::kUnmarked), At(report.closed, Category::kUnknown));
+  EXPECT_THAT(Sentence(report), HasSubstr("nobody can tell: no rank has marked a step (docs/marks.md); 0.0 %"));
+}
+
 TEST(RenderTest, WhomTheRanksWaitForIsNamedWhereThatIsMostOfIt) {
   Report report = Example();
   At(report.closed, Category::kOther) = 800;

@@ -96,15 +96,23 @@ void StepBook::AddOpen(Tally& open) const {
   for (const auto& [key, record] : open_) Split(key, record, open);
 }
 
+int64_t StepBook::NumberOf(const StragglerCost& cost, int64_t step, int64_t named) {
+  return cost.base < 0 ? named : step - cost.base;
+}
+
 bool StepBook::Holds(const StragglerCost& cost, int64_t step, int64_t named) {
-  const int64_t number = cost.base < 0 ? named : step - cost.base;
-  return number >= cost.since_step && (cost.open || number <= cost.last_step);
+  const int64_t number = NumberOf(cost, step, named);
+  return number >= cost.since_step && (cost.open || cost.unjudged || number <= cost.last_step);
+}
+
+bool StepBook::IsUnsure(const StragglerCost& cost, int64_t step, int64_t named) {
+  return cost.unjudged && NumberOf(cost, step, named) > cost.last_step;
 }
 
 const StragglerCost* StepBook::DearestOf(bool StragglerCost::*cause, int64_t step, int64_t named) const {
   const StragglerCost* dearest = nullptr;
   for (const StragglerCost& cost : costs_) {
-    if (!(cost.*cause) || !Holds(cost, step, named)) continue;
+    if (!(cost.*cause) || !Holds(cost, step, named) || IsUnsure(cost, step, named)) continue;
     if (dearest == nullptr || cost.cost_s > dearest->cost_s) dearest = &cost;
   }
   return dearest;
@@ -166,12 +174,15 @@ void StepBook::Split(const Key& key, const Record& record, Tally& into) const {
   } else {
     double cost_s = 0;
     const StragglerCost* dearest = Dearest(std::get<0>(key), record.named, data_s, checkpoint_s, &cost_s);
-    if (dearest != nullptr) take(Category::kStraggler, cost_s, dearest->incident);
+    if (dearest != nullptr) {
+      const bool unsure = IsUnsure(*dearest, std::get<0>(key), record.named);
+      take(unsure ? Category::kUnknown : Category::kStraggler, cost_s, unsure ? 0 : dearest->incident);
+    }
     const auto is_odd = [&] { return usual_s_ > 0 && left_s > kOdd * usual_s_; };
     if (is_odd()) take(Category::kOther, std::min(record.least_own_s, left_s) - usual_s_, 0);
     if (is_odd()) {
       const double waited_s = left_s - usual_s_;
-      const bool hung = waited_s >= kHangS && waited_s > kHangSteps * usual_s_;
+      const bool hung = record.all_mark && waited_s >= kHangS && waited_s > kHangSteps * usual_s_;
       const double of_one_s = std::min(record.most_own_s, left_s) - usual_s_;
       if (record.barrier_s >= kMostly * of_one_s || !hung) take(Category::kOther, of_one_s, 0);
       if (is_odd()) take(hung ? Category::kHang : Category::kUnknown, left_s - usual_s_, 0);

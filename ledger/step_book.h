@@ -9,7 +9,7 @@
 // 3. Of a process's first step what a usual step takes is work, the rest is warm-up. Of any other one that takes more
 //    than kOdd usual ones, what is beyond a usual one is: what every rank took by itself, the user's code, as an
 //    evaluation; what one rank took by itself while the others waited in a barrier, the same; what one waited for another
-//    otherwise, if it was long enough, a hang; else unknown.
+//    otherwise, if it was long enough, a hang; else unknown. Without communication marks nobody knows of a wait.
 // 4. A step that had been done before is redone as a whole.
 //
 // Pure. Not thread-safe.
@@ -48,6 +48,7 @@ struct StragglerCost {
   bool open = true;
   int64_t since_step = 0;  // as the diagnosis calls it, as the next
   int64_t last_step = 0;   // of one that is not open any more
+  bool unjudged = false;   // the marks that it rests on have ended: whether later steps have the cost is unknown
   int64_t base = -1;       // from there to the job's count; -1: of whichever process does such a step
   double cost_s = 0;       // a step
   bool of_data = false, of_checkpoint = false;  // its cause
@@ -105,7 +106,10 @@ class StepBook {
   static Parts PartsOf(const Record& record);
   void LearnUsual();
   void Split(const Key& key, const Record& record, Tally& into) const;
+  static int64_t NumberOf(const StragglerCost& cost, int64_t step, int64_t named);
   static bool Holds(const StragglerCost& cost, int64_t step, int64_t named);
+  // Of a step for which it holds: the verdict may be over by then.
+  static bool IsUnsure(const StragglerCost& cost, int64_t step, int64_t named);
   // The dearest with that cause that holds for the step; null: there is none.
   const StragglerCost* DearestOf(bool StragglerCost::*cause, int64_t step, int64_t named) const;
   // The dearest of those that hold for the step, without what data and checkpoint have already.

@@ -110,6 +110,26 @@ TEST(StepBookTest, WhatNothingExplainsIsUnknown) {
   EXPECT_DOUBLE_EQ(Of(open, Category::kProductive), 24);
 }
 
+TEST(StepBookTest, ALongStepWithoutCommunicationMarksIsNoHang) {
+  StepBook book;
+  AddUsual(book, 0, 9);
+  book.Add({.rank = 0, .step = 10, .rank_s = 101, .alone_s = 1}, 10 * kSecond);
+  book.Add({.rank = 1, .step = 10, .rank_s = 101}, 10 * kSecond);
+  const Tally open = Open(book);
+  EXPECT_DOUBLE_EQ(Of(open, Category::kHang), 0);
+  EXPECT_DOUBLE_EQ(Of(open, Category::kUnknown), 200);
+}
+
+TEST(StepBookTest, TheCostOfAVerdictWhoseMarksHaveEndedIsUnknown) {
+  StepBook book;
+  book.SetCosts({{.verdict = 1, .open = false, .since_step = 3, .last_step = 5, .unjudged = true, .cost_s = 0.25}});
+  AddUsual(book, 0, 9);
+  const Tally open = Open(book);
+  EXPECT_DOUBLE_EQ(Of(open, Category::kStraggler), 2 * 3 * 0.25);
+  EXPECT_DOUBLE_EQ(Of(open, Category::kUnknown), 2 * 4 * 0.25);
+  EXPECT_DOUBLE_EQ(Of(open, Category::kProductive), 2 * (10 - 7 * 0.25));
+}
+
 TEST(StepBookTest, WhatEveryRankTakesByItselfIsTheUsersCode) {
   StepBook book;
   AddUsual(book, 0, 9);

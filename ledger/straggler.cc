@@ -12,6 +12,7 @@ std::vector<Ledger::Straggler> StragglersOf(const std::vector<diagnosis::Verdict
     Ledger::Straggler& straggler = stragglers.emplace_back();
     straggler.cost.verdict = verdict.id;
     straggler.cost.open = verdict.open;
+    straggler.cost.unjudged = verdict.unjudged;
     straggler.cost.since_step = verdict.since_step;
     straggler.cost.last_step = verdict.last_step;
     straggler.cost.cost_s = verdict.cost_ms_per_step / 1e3;

@@ -163,6 +163,17 @@ void JobLedger::OnEvent(const SupervisionEvent& event) {
     default:
       break;
   }
+  WarnOfMissingMarks();
+}
+
+void JobLedger::WarnOfMissingMarks() {
+  if (warned_ || !ledger_.lacks_marks()) return;
+  warned_ = true;
+  spdlog::warn(
+      "marks are on, and no rank has made one{}: taskd is not in their Python (install it there, or start the script "
+      "with "
+      "-m taskd.torch; docs/marks.md)",
+      ledger_.ended() ? "" : " yet; if they train by now");
 }
 
 void JobLedger::OnWaits(const std::string& waits_for) {
@@ -209,6 +220,7 @@ void JobLedger::KeepUp(const std::shared_ptr<const diagnosis::Report>& report) {
       ledger_.SetStragglers(ledger::StragglersOf(report->verdicts), now_ns);
     }
     ledger_.Advance(now_ns);
+    WarnOfMissingMarks();
     due = std::chrono::steady_clock::now() - saved_at_ >= kSaveEvery || ledger_.incidents() != saved_incidents_;
   }
   if (due) SaveNow();

@@ -76,6 +76,8 @@ class JobLedger final : public ChangeSink {
   // With the mutex.
   ledger::KeptLedger State() const;
   const std::shared_ptr<const ledger::Report>& MakeReport() const;
+  // A line of the log, once. With the mutex.
+  void WarnOfMissingMarks();
   // Its last attempt is this one.
   bool GoesOn(const ledger::KeptLedger& former) const;
 
@@ -90,6 +92,7 @@ class JobLedger final : public ChangeSink {
   mutable SteadyTime shared_until_;                       // whoever asks gets that
   SteadyTime saved_at_;
   uint64_t saved_incidents_ = 0;
+  bool warned_ = false;
 };
 
 // The kind of the incident that a restart for this cause is, and of the one that another attempt is which follows an end
