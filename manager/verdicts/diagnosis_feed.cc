@@ -171,6 +171,7 @@ void DiagnosisFeed::Connect(uint64_t stream, int node, const std::string& host, 
   state.node = node;
   state.host = host;
   state.life = life;
+  has_connected_ = true;
 }
 
 void DiagnosisFeed::Ranks(uint64_t id, const std::vector<RankPresence>& ranks) {
@@ -359,14 +360,13 @@ std::string DiagnosisFeed::AdviseOnSteps() const {
                         ", so waits look like work (taskd switch communication=on)");
   }
   if (counts_.steps > 0) return "";
-  if (streams_.empty()) return "no node has connected yet";
+  if (streams_.empty() && !has_connected_) return "no node has connected yet";
   constexpr char kWhatIsOne[] = "only what a rank marks as \"step N\" is one (docs/marks.md)";
   if (attached > 0) return absl::StrCat("no step has ended yet: ", kWhatIsOne);
   if (steps_were_on_) return absl::StrCat("the ranks have ended without a step: ", kWhatIsOne);
   if (has_attached_) return "the ranks have ended, and marks were off (taskd switch all=on, or taskd run --marks all)";
-  return "no rank has attached: a rank does with its first mark; PyTorch makes them where taskd is installed in the "
-         "ranks' "
-         "Python, or with -m taskd.torch (docs/marks.md)";
+  return "no rank has made a mark: PyTorch makes them where taskd is installed in the ranks' Python, or with -m "
+         "taskd.torch (docs/marks.md)";
 }
 
 bool DiagnosisFeed::AreMarksOff() const {
@@ -398,7 +398,8 @@ diagnosis::Report DiagnosisFeed::report() const {
   }
   if (!engine_.has_few_steps()) return report;
   if (const std::string advice = AdviseOnSteps(); !advice.empty()) {
-    absl::StrAppend(&report.notes.front().text, "; ", advice);
+    std::string& text = report.notes.front().text;
+    text = absl::StrCat(advice, "; ", text);  // what to do comes first
   }
   return report;
 }

@@ -184,6 +184,7 @@ class DiagnosisFeed {
   std::vector<Rank> ranks_;  // as long as the highest rank that was heard of
   std::map<uint64_t, Stream> streams_;
   size_t away_ = 0;             // streams
+  bool has_connected_ = false;  // any node, ever
   bool has_attached_ = false;   // any rank, ever
   bool steps_were_on_ = false;  // likewise
   uint64_t busy_until_ns_ = 0;

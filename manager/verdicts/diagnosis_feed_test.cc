@@ -175,17 +175,17 @@ TEST_F(FeedTest, CountsWhatTheEngineDoesNotUse) {
 
 TEST_F(FeedTest, SaysWhyNoStepComes) {
   const auto said = [this] { return feed_.report().notes.at(0).text; };
-  EXPECT_EQ(said(), "only 0 steps can be judged so far; 10 are needed; no node has connected yet");
+  EXPECT_EQ(said(), "no node has connected yet; only 0 steps can be judged so far; 10 are needed");
   feed_.Connect(1, 0, "host-a");
-  EXPECT_THAT(said(), ::testing::HasSubstr("; no rank has attached: a rank does with its first mark"));
+  EXPECT_THAT(said(), ::testing::StartsWith("no rank has made a mark: PyTorch makes them where "));
   feed_.Ranks(1, {{0, true}, {1, true}});
   EXPECT_EQ(said(), "marks are off (taskd switch all=on)") << "nobody has switched them on";
   feed_.Ranks(1, {{0, true, 0}, {1, true, kSteps}});
-  EXPECT_THAT(said(), ::testing::EndsWith("; steps are switched off in 1 of 2 ranks (taskd switch all=on)"));
+  EXPECT_THAT(said(), ::testing::StartsWith("steps are switched off in 1 of 2 ranks (taskd switch all=on); "));
   feed_.Ranks(1, {{0, true, kSteps}, {1, true, kSteps}});
-  EXPECT_THAT(said(), ::testing::HasSubstr("; communication is switched off, so waits look like work (taskd switch"));
+  EXPECT_THAT(said(), ::testing::StartsWith("communication is switched off, so waits look like work (taskd switch"));
   feed_.Ranks(1, {{0, true, kAllKindsMask}, {1, true, kAllKindsMask}});
-  EXPECT_THAT(said(), ::testing::HasSubstr("; no step has ended yet"));
+  EXPECT_THAT(said(), ::testing::StartsWith("no step has ended yet"));
   feed_.Folds(1, Step(0, 0), now_);
   EXPECT_EQ(said(), "only 0 steps can be judged so far; 10 are needed");
 }
@@ -195,13 +195,20 @@ TEST_F(FeedTest, SaysThatRanksEndedWithoutAStep) {
   feed_.Connect(1, 0, "host-a");
   feed_.Ranks(1, {{0, true}, {1, true}});
   feed_.Ranks(1, {{0, false}, {1, false}});
-  EXPECT_THAT(said(), ::testing::HasSubstr("; the ranks have ended, and marks were off (taskd switch all=on"));
+  EXPECT_THAT(said(), ::testing::StartsWith("the ranks have ended, and marks were off (taskd switch all=on"));
   feed_.Ranks(1, {{0, true, kSteps}});
   feed_.Ranks(1, {});
   EXPECT_THAT(
       said(),
-      ::testing::EndsWith(
-          "; the ranks have ended without a step: only what a rank marks as \"step N\" is one (docs/marks.md)"));
+      ::testing::StartsWith(
+          "the ranks have ended without a step: only what a rank marks as \"step N\" is one (docs/marks.md); "));
+}
+
+TEST_F(FeedTest, SaysThatAJobWhoseNodesHaveLeftMadeNoMark) {
+  feed_.Connect(1, 0, "host-a");
+  feed_.Disconnect(1, now_);
+  feed_.Advance(now_);
+  EXPECT_THAT(feed_.report().notes.at(0).text, ::testing::StartsWith("no rank has made a mark: "));
 }
 
 TEST_F(FeedTest, MarksThatAreOffAreSaidFirst) {
