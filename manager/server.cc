@@ -126,6 +126,18 @@ const std::string& GivenSecret(const ManagerOptions& options) {
   return options.token.empty() ? options.secret : options.token;
 }
 
+// A launcher that is killed says nothing, and its ranks end with it.
+void SayLauncherWasLost(v1::EndedJob* ended) {
+  ended->set_lost_launcher(true);
+  ended->mutable_status()->mutable_supervision()->set_state(v1::SupervisionStatus::ENDED);
+  for (v1::NodeStatus& node : *ended->mutable_status()->mutable_nodes()) {
+    for (v1::RankStatus& rank : *node.mutable_ranks()) {
+      if (rank.attached()) rank.set_reason("its launcher was lost");
+      rank.set_attached(false);
+    }
+  }
+}
+
 // What gRPC may buffer for all connections together.
 constexpr size_t kBufferBytes = size_t{256} << 20;
 
@@ -227,7 +239,11 @@ class ManagerServer::Impl {
     ended.set_job(ended.status().job());
     ended.set_ended_unix_s(time(nullptr));
     ended.set_started_unix_s(ended.ended_unix_s() - static_cast<int64_t>(ended.status().uptime_s()));
-    if (const int code = exit_code_; code >= 0) ended.set_exit_code(code);
+    if (const int code = exit_code_; code >= 0) {
+      ended.set_exit_code(code);
+    } else if (launched_) {
+      SayLauncherWasLost(&ended);
+    }
     ended.set_mark_folder(proto::MarkFolderOf(ended.status()));
     return ended;
   }
@@ -355,7 +371,7 @@ class ManagerServer::Impl {
     with.job = shape.name();
     with.task = options.ledger_task;
     with.slots = shape.nodes * shape.procs_per_node;
-    with.launched = options.exit_on_stdin_eof;
+    with.launched = launched_ = options.exit_on_stdin_eof;
     const bool shared = KeepsInFolder(options, shape);
     if (!shared && db_ == nullptr) {
       ledger_ = std::make_shared<JobLedger>(with, "");
@@ -525,6 +541,7 @@ class ManagerServer::Impl {
   JobLinkService job_link_;
   std::atomic<bool> serving_{false};  // gRPC answers
   std::atomic<int> exit_code_{-1};    // of the job; -1: it has not ended
+  bool launched_ = false;             // by a launcher, whose end is this manager's
   std::unique_ptr<HttpServer> http_;
   std::unique_ptr<proto::FedServer> fed_;  // brings server_ its connections
   std::unique_ptr<grpc::Server> server_;

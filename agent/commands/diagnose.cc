@@ -81,6 +81,14 @@ absl::Status WhyFromFiles(const DiagnoseOptions& options) {
 absl::Status WhyFromManager(const DiagnoseOptions& options) {
   absl::StatusOr<ControlClient> client =
       ControlClient::Make(options.source.manager, options.source.job, options.security);
+  if (const std::optional<v1::EndedJob> ended =
+          AskEndedJob(client.status(), options.source.job, options.json ? std::cerr : std::cout)) {
+    absl::StatusOr<std::string> folder = CheckMarkFolder(ended->mark_folder());
+    if (!folder.ok()) return folder.status();
+    DiagnoseOptions left = options;
+    left.source.from = {*std::move(folder)};
+    return WhyFromFiles(left);
+  }
   if (!client.ok()) return client.status();
   v1::WhyRequest request;
   request.set_job(ValidUtf8(options.source.job));

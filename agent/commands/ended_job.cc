@@ -2,6 +2,8 @@
 
 #include <algorithm>
 #include <ctime>
+#include <filesystem>
+#include <system_error>
 #include <utility>
 #include <vector>
 
@@ -25,8 +27,15 @@ std::string Ago(int64_t seconds) {
 
 std::string HowItEnded(const v1::EndedJob& job, int64_t now_unix_s) {
   std::string how = absl::StrCat("ended ", Ago(now_unix_s - job.ended_unix_s()));
+  if (job.lost_launcher()) absl::StrAppend(&how, ", its launcher was lost");
   if (job.has_exit_code()) absl::StrAppend(&how, ", exit ", job.exit_code());
   return how;
+}
+
+absl::StatusOr<std::string> CheckMarkFolder(const std::string& folder) {
+  std::error_code error;
+  if (!folder.empty() && std::filesystem::exists(folder, error)) return folder;
+  return absl::InvalidArgumentError("this job has left no mark files here; --from names what a profiler wrote");
 }
 
 bool HasEndedSince(const std::string& job, int64_t unix_s) {

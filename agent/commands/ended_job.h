@@ -7,6 +7,7 @@
 #include <string>
 
 #include "absl/status/status.h"
+#include "absl/status/statusor.h"
 #include "taskd/v1/ended_job.pb.h"
 
 namespace taskd::commands {
@@ -15,10 +16,13 @@ namespace taskd::commands {
 // about it to `out`. Nullopt: `found_none`, the status of looking for a running job, is not NOT_FOUND, or there is none.
 std::optional<v1::EndedJob> AskEndedJob(const absl::Status& found_none, const std::string& job, std::ostream& out);
 
+// `folder`, of a job's marks. INVALID_ARGUMENT: it is empty or is not there any more.
+absl::StatusOr<std::string> CheckMarkFolder(const std::string& folder);
+
 // Whether one with this name is known to have ended since then.
 bool HasEndedSince(const std::string& job, int64_t unix_s);
 
-// "ended 12 minutes ago, exit 1"
+// "ended 12 minutes ago, exit 1", "ended 5 s ago, its launcher was lost"
 std::string HowItEnded(const v1::EndedJob& job, int64_t now_unix_s);
 
 }  // namespace taskd::commands

@@ -10,7 +10,6 @@
 #include <chrono>
 #include <cmath>
 #include <cstdlib>
-#include <filesystem>
 #include <iostream>
 #include <map>
 #include <optional>
@@ -33,6 +32,7 @@
 #include "agent/commands/progress.h"
 #include "agent/trace/trace_writer.h"
 #include "common/printable.h"
+#include "common/ranges_text.h"
 #include "diagnosis/verdict.h"
 #include "marks/mark_record.h"
 #include "marks/step_name.h"
@@ -45,6 +45,7 @@ namespace {
 
 struct TraceOptions {
   std::vector<std::string> from;  // as JobSource::from
+  std::string job;                // without `from`; empty: the only one of this user
   std::string ranks;              // "0-7,12"; empty: all
   std::string steps;              // "10-20"; empty: all
   bool suspects = false;          // the ranks that a verdict accuses and who they are compared with, around the onset
@@ -309,8 +310,8 @@ absl::Status Trace::ChooseRanks(const Spans& wanted) {
   }
   if (!chosen_.empty()) return absl::OkStatus();
   return absl::InvalidArgumentError(absl::StrCat("--ranks: none of ", options_.ranks, " is in ", options_.from[0],
-                                                 ", which has ", ranks().size(), " ranks from ", ranks().front().rank,
-                                                 " to ", ranks().back().rank));
+                                                 ", which has ", CountOf(static_cast<int64_t>(ranks().size()), "rank"),
+                                                 " from ", ranks().front().rank, " to ", ranks().back().rank));
 }
 
 // `use` returns whether it wants more.
@@ -452,7 +453,7 @@ absl::Status Trace::Write(OutputFile& file) {
               << " overlapped on one track" << std::endl;
   }
   if (options_.output != "-") {
-    std::cout << options_.output << ": " << chosen_.size() << (chosen_.size() == 1 ? " rank, " : " ranks, ")
+    std::cout << options_.output << ": " << CountOf(static_cast<int64_t>(chosen_.size()), "rank") << ", "
               << writer.events() << " events; open it with https://ui.perfetto.dev or chrome://tracing" << std::endl;
   }
   return absl::OkStatus();
@@ -493,14 +494,14 @@ absl::Status Trace::Run() {
   return status;
 }
 
-// Returns the folder with the marks of the only job that this user runs on this machine. If none runs, of the last one
-// that has ended.
-absl::StatusOr<std::string> MarkFolderOfJob() {
+// Returns the folder with the marks of the only job that this user runs on this machine, or the only one named `job` if
+// that is not empty. If none runs, of the last one that has ended.
+absl::StatusOr<std::string> MarkFolderOfJob(const std::string& job) {
   proto::Security security;
   security.secret = TokenOfEnvironment();
-  absl::StatusOr<ControlClient> client = ControlClient::Make("", "", std::move(security));
+  absl::StatusOr<ControlClient> client = ControlClient::Make("", job, std::move(security));
   std::string folder;
-  if (std::optional<v1::EndedJob> ended = AskEndedJob(client.status(), "", std::cerr)) {
+  if (std::optional<v1::EndedJob> ended = AskEndedJob(client.status(), job, std::cerr)) {
     folder = ended->mark_folder();
   } else if (client.ok()) {
     v1::JobStatus status;
@@ -513,16 +514,14 @@ absl::StatusOr<std::string> MarkFolderOfJob() {
     return absl::InvalidArgumentError(absl::StrCat(
         "--from: a task's folder of mark files, or what a profiler wrote, is needed: ", client.status().message()));
   }
-  std::error_code error;
-  if (!folder.empty() && std::filesystem::exists(folder, error)) return folder;
-  return absl::InvalidArgumentError("this job has left no mark files here; --from names what a profiler wrote");
+  return CheckMarkFolder(folder);
 }
 
 // INVALID_ARGUMENT: wrong usage, a folder without marks, or nothing in it is asked for; any other error: FILE could not
 // be written, and is as it was, or the job's manager does not answer.
 absl::Status RunTrace(TraceOptions options) {
   if (options.from.empty()) {
-    absl::StatusOr<std::string> folder = MarkFolderOfJob();
+    absl::StatusOr<std::string> folder = MarkFolderOfJob(options.job);
     if (!folder.ok()) return folder.status();
     options.from = {*std::move(folder)};
   }
@@ -534,6 +533,7 @@ class TraceCommand : public Command {
   void AddFlags(Flags& flags) override {
     flags.Add("--from", options_.from,
               absl::StrCat(kFromHelp, " [the marks of this user's job, or of the last that ended]"));
+    flags.Add("--job", options_.job, "NAMESPACE/NAME; without --from the job to find").JobName();
     flags.Add("--ranks", options_.ranks, "only these, as 0-7,12");
     flags.Add("--steps", options_.steps, "only these, as 10-20");
     flags.Add(

@@ -93,6 +93,9 @@ def test_a_job_that_has_ended_answers(place):
     assert place.job("first") == 0 and place.job("last", EXIT="3") == 3
     (folder,) = place.folders("last")
     assert "2 ranks" in place.ask("trace", "--from", folder, "-o", "trace.json").stdout
+    assert "2 ranks" in place.ask("trace", "--job", "last", "-o", "trace.json").stdout
+    why = place.ask("diagnose", "--why", "1", "--job", "last").stdout.splitlines()
+    assert why[0].startswith("job default/last ended ") and "rank 1" in why[1], why
     for command in ("diagnose", "status", "goodput", "report"):
         first = place.ask(command, "--job", "last").stdout.splitlines()[0]
         assert re.fullmatch(rf"job default/last ended \d+ (s|minutes?) ago, exit 3; its marks are in {folder}", first), first
@@ -154,7 +157,11 @@ def test_a_job_whose_launcher_was_killed_answers(place):
     place.wait_trains("killed", launcher, 2)
     launcher.child.send_signal(signal.SIGKILL)
     wait_until(lambda: place.run("diagnose", "--job", "killed").stdout.startswith("job default/killed ended "), "it has ended")
-    assert "exit" not in place.ask("diagnose", "--job", "killed").stdout.splitlines()[0], "nobody knows its code"
+    (folder,) = place.folders("killed")
+    first, *status = place.ask("status", "--job", "killed").stdout.splitlines()
+    assert re.fullmatch(rf"job default/killed ended \d+ s ago, its launcher was lost; its marks are in {folder}", first), "nobody knows its code"
+    assert any(line.startswith("job is ended") for line in status) and not any("as wanted" in line for line in status), status
+    assert sum("gone: its launcher was lost" in line for line in status) == 2, status
 
 
 def test_all_nodes_have_one_folder_and_each_start_its_own(place):
