@@ -1,9 +1,11 @@
 #include "agent/commands/report.h"
 
 #include <chrono>
+#include <filesystem>
 #include <iostream>
 #include <optional>
 #include <string>
+#include <system_error>
 #include <utility>
 
 #include "absl/status/status.h"
@@ -92,6 +94,8 @@ absl::StatusOr<Report> FromManager(const ReportOptions& options) {
 // could not be written, and is as it was.
 absl::Status RunReport(const ReportOptions& options) {
   if (options.output.empty()) return absl::InvalidArgumentError("-o: a file is needed, or - for stdout");
+  std::error_code error;
+  const bool replaces = options.output != "-" && std::filesystem::is_regular_file(options.output, error);
   absl::StatusOr<OutputFile> file = OutputFile::Create(options.output);
   if (!file.ok()) return absl::InvalidArgumentError(absl::StrCat("-o: ", file.status().message()));
   absl::StatusOr<Report> report = options.source.from.empty() ? FromManager(options) : FromFiles(options);
@@ -100,7 +104,7 @@ absl::Status RunReport(const ReportOptions& options) {
   if (status.ok()) status = file->Commit();
   if (!status.ok()) return status;
   if (options.output != "-") {
-    std::cout << options.output << ": " << Printable(report->headline, kShownLineBytes)
+    std::cout << options.output << (replaces ? " (replaced): " : ": ") << Printable(report->headline, kShownLineBytes)
               << "; open it in any browser, or attach it to a ticket" << std::endl;
   }
   return absl::OkStatus();

@@ -418,7 +418,7 @@ void Daemons::StartProxy(int node_rank, const std::string& manager, const std::s
   if (!options_.shared.empty() && !options_.starts_proxy) return JoinProxy();
   // The proxy's own default may be another job's manager.
   if (manager.empty()) {
-    spdlog::warn("no proxy: the job has no manager");
+    spdlog::warn("no proxy, so nothing is recorded: the job has no manager");
     return;
   }
   LeaveJobFile(manager);

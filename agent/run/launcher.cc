@@ -305,8 +305,9 @@ void Launcher::HostAndJoin() {
   }
   if (absl::IsAlreadyExists(status)) {
     const bool is_ours = absl::EndsWith(status.message(), "(taskd)");
-    return EndWith(1, fmt::format("{}{} (--master-port names another)", status.message(),
-                                  is_ours ? ", another launcher, which may be about to end" : ""));
+    return EndWith(1, fmt::format("{}{} (--master-port names another{})", status.message(),
+                                  is_ours ? ", another launcher, which may be about to end" : "",
+                                  IsOneNode() ? ", --standalone takes a free one" : ""));
   }
   if (!status.ok()) return EndWith(1, std::string(status.message()));
   hosts_store_ = true;

@@ -328,7 +328,7 @@ def test_node_without_a_manager_uses_no_other(jobs):
     nodes = [jobs.static(node, port, *option, procs=1, action=["wait"], environment=WITH_DAEMONS)
              for node, option in ((0, ["--manager=off"]), (1, []))]
     jobs.wait_started(3)
-    wait_log(nodes[1], "no proxy: the job has no manager")
+    wait_log(nodes[1], "no proxy, so nothing is recorded: the job has no manager")
     assert len(daemons(jobs, "proxy")) == 1
     jobs.put("go")
     assert [node.wait() for node in (other, *nodes)] == [0] * 3
@@ -338,7 +338,7 @@ def test_node_without_a_manager_uses_no_other(jobs):
 # ---- Names
 
 @pytest.mark.parametrize("variable, refused_by, complains", [
-    (None, "", []), ("TASKD_JOB", "taskd manager: TASKD_JOB: job name: ", ["no manager: it does not start", "no proxy: the job has no manager"]),
+    (None, "", []), ("TASKD_JOB", "taskd manager: TASKD_JOB: job name: ", ["no manager: it does not start", "no proxy, so nothing is recorded: the job has no manager"]),
     ("MINDX_TASK_ID", "taskd proxy: MINDX_TASK_ID: ", ["the proxy has ended (code 2); training goes on without it"])])
 def test_names_that_are_no_file_names(jobs, variable, refused_by, complains):
     name = "a job's \"name\"/../../with everything;$(touch no)\\"
