@@ -31,8 +31,9 @@ JOB = "default/quickstart"
 TASK = "quickstart"
 RANKS = range(4)
 # Of `taskd goodput`, of a job that was not interrupted: the share, of how much, and what took most.
-SENTENCE = re.compile(r"(\d+\.\d) % of [\d.]+ rank-(?:seconds|hours) were productive; most was lost to [a-z -]+ \(\d+\.\d %\)"
-                      r"(?:; of \d+\.\d % nobody can tell)?")
+SENTENCE = re.compile(r"(?:of \d+\.\d % of [\d.]+ rank-(?:seconds|hours) nobody can tell[^;]*; )?"
+                      r"(\d+\.\d) % (?:of [\d.]+ rank-(?:seconds|hours) )?were productive; (?:of the rest )?most was lost to [a-z -]+ "
+                      r"\(\d+\.\d %\)(?:; of \d+\.\d % nobody can tell)?")
 CLOCK_S = 1  # how exact the ledger's times are to be
 SLOW_STEPS = 20  # that a slow rank has at least, once it is named
 SLOW_S = 0.1  # each of them (trouble.py)
