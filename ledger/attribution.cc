@@ -121,13 +121,17 @@ void Ledger::AttributeRunning(const Slot& slot, const Phase& phase, int64_t begi
   // Whoever has no step, while others go on, does not mark them.
   const int64_t trains = tail == Tail::kOpen || next != nullptr ? phase.first_step_ns : kNever;
   const int64_t launch = std::min(seen ? seen_ns : kNever, phase.begin_ns + kMostLaunchNs);
-  const bool proven = first_seen_ns_ <= end_ns || end_ns - phase.begin_ns <= kUnprovenLaunchNs;
+  // A process that came to a good end has done more than to start and to link up.
+  const bool ended_well = next != nullptr && next->kind == Phase::Kind::kEnded && !next->failed;
+  const bool proven =
+      seen || (!ended_well && (first_seen_ns_ <= end_ns || end_ns - phase.begin_ns <= kUnprovenLaunchNs));
   // Who is seen has come to its end without a step's mark. A long one may have been training that nobody marked.
   const Category before_seen = launched && proven ? Category::kLaunch : Category::kUnknown;
   if (seen) until(std::min({launch, trains, phase.begin_ns + kUnprovenLaunchNs}), before_seen, false);
   until(std::min(launch, trains), before_seen);
   const int64_t most_link_up_ns = !has_steps_ ? kUnprovenLinkUpNs : kMostLinkUpNs;
-  if (seen) until(std::min(seen_ns + most_link_up_ns, trains), Category::kLinkUp);
+  const Category before_steps = ended_well && trains == kNever ? Category::kUnknown : Category::kLinkUp;
+  if (seen) until(std::min(seen_ns + most_link_up_ns, trains), before_steps);
   until(end_ns, trains < end_ns ? Category::kUnmarked : Category::kUnknown);
 }
 

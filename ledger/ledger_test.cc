@@ -834,6 +834,21 @@ TEST(LedgerTest, AProcessThatNobodyHasSeenLaunchesForAShortTimeOnly) {
   EXPECT_NEAR(At(report.seconds(), Category::kUnknown), 500, 1e-6);  // of its first life nothing was seen
 }
 
+TEST(LedgerTest, AProcessThatEndedWellUnseenWasNotLaunching) {
+  Job job(1);
+  job.at(1).Started(0, Ns(1), Ns(1));
+  EXPECT_NEAR(At(job.report(20).seconds(), Category::kLaunch), 19, 1e-6);  // it may yet come
+  job.at(31).Ended(0, "", Ns(31), Ns(31));
+  const Report report = job.report(60);
+  EXPECT_NEAR(At(report.seconds(), Category::kLaunch), 0, 1e-6);
+  EXPECT_NEAR(At(report.seconds(), Category::kUnknown), 30, 1e-6);
+  Job seen(1);
+  seen.Launch(0, 1, 5);
+  seen.at(31).Ended(0, "", Ns(31), Ns(31));
+  EXPECT_NEAR(At(seen.report(60).seconds(), Category::kLaunch), 4, 1e-6);
+  EXPECT_NEAR(At(seen.report(60).seconds(), Category::kUnknown), 26, 1e-6);
+}
+
 TEST(LedgerTest, AProcessThatFailsAtOnceWasLaunching) {
   Job job(1);
   job.at(1).Started(0, Ns(1), Ns(1));

@@ -285,7 +285,7 @@ std::string Sentence(const Report& report) {
     lost = seconds[i];
     most = static_cast<Category>(i);
   }
-  if (lost >= 0.0005 * all) {
+  if (lost >= (mostly_unsure ? 0.01 : 0.0005) * all) {
     absl::StrAppend(&text, mostly_unsure ? "; of the rest most was lost to " : "; most was lost to ",
                     kLostTo[static_cast<size_t>(most)], " (", Percent(lost, all));
     const uint64_t restarts = CountRestarts(report);
