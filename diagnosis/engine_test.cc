@@ -520,7 +520,7 @@ TEST(Engine, SaysThatAVerdictIsNotJudgedWithoutItsMarks) {
     EXPECT_EQ(off.state, JobState::kUnknown);
     EXPECT_THAT(RenderText(off, ""),
                 ::testing::HasSubstr("\nnot judged any more: rank 1: compute, from step 60 until step "
-                                     "199, when its marks ended"));
+                                     "199, when its marks ended or were switched off"));
     EXPECT_THAT(RenderJson(off, ""),
                 ::testing::HasSubstr("\"state\":\"unjudged\",\"since_step\":60,\"until_step\":199,"));
 

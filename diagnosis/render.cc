@@ -249,7 +249,7 @@ void AppendClosed(const Verdict& verdict, std::string& out) {
                              : verdict.unjudged ? " until step "
                                                 : " to step ",
                              verdict.last_step, restarted ? " of a later attempt" : "",
-                             verdict.unjudged ? ", when its marks ended" : "",
+                             verdict.unjudged ? ", when its marks ended or were switched off" : "",
                              absl::StrFormat(", cost %.4g ms of each step", MakeFinite(verdict.cost_ms_per_step)),
                              verdict.slowdown > 1 ? absl::StrCat(" (", FormatSlowdown(verdict.slowdown), ")") : ""),
                 5, out);

@@ -110,7 +110,8 @@ std::string VerdictText(const Verdict& verdict) {
                                   ", since step ", verdict.since_step);
   if (verdict.since_ns != 0) absl::StrAppend(&html, " (", TimeText(static_cast<int64_t>(verdict.since_ns)), ")");
   if (verdict.unjudged) {
-    absl::StrAppend(&html, ", until step ", verdict.last_step, ", when its marks ended: not judged since");
+    absl::StrAppend(&html, ", until step ", verdict.last_step,
+                    ", when its marks ended or were switched off: not judged since");
   } else if (!verdict.open) {
     absl::StrAppend(&html, ", last seen in step ", verdict.last_step);
   }

@@ -57,7 +57,7 @@ export function Suspects({verdicts, onRank}) {
       ${open.length === 0 && html`<tr><td colspan="6" class="quiet">Nobody is accused.</td></tr>`}</tbody></table>
     ${earlier.length > 0 && html`<details class="earlier"><summary>${earlier.length} earlier</summary><ul>${earlier.slice(0, 20).map((verdict, i) =>
       html`<li key=${i}>${entityOf(verdict)}: ${CAUSES[verdict.cause] ?? verdict.cause}, ${verdict.state === "unjudged"
-        ? `from step ${verdict.since_step} until step ${verdict.until_step}, when its marks ended` : `since step ${verdict.since_step}, cleared`}</li>`)}</ul></details>`}
+        ? `from step ${verdict.since_step} until step ${verdict.until_step}, when its marks ended or were switched off` : `since step ${verdict.since_step}, cleared`}</li>`)}</ul></details>`}
   </section>`;
 }
 
