@@ -343,7 +343,8 @@ class Training:
         switch = os.path.join(jobs.folder, "switch")
         with open(switch, "w", encoding="utf-8") as file:
             json.dump(dict.fromkeys(("CommunicationOperator", "Step", "SaveCheckpoint", "FP", "DataLoader"), "on"), file)
-        goodput_job.write_plan(jobs.folder, steps, save_every, kill_step)
+        self.kill_step = kill_step
+        goodput_job.write_plan(jobs.folder, steps, save_every, kill_step, awaited=True)
         port = free_port()
         environment = {"TASKD_MANAGER": "", "TASKD_PROFILING_DIR": self.profiling, "MINDX_TASK_ID": "goodput",
                        "TASKD_SWITCH_FILE": switch, "GLOO_SOCKET_IFNAME": "lo", "TASKD_STATE_DIR": self.state,
@@ -355,7 +356,11 @@ class Training:
 
     def follow(self, each=lambda goodput: None):
         """Asks for the ledger again and again until the job is over. The last one comes from its state."""
+        kill = os.path.join(self.folder, "kill")
+
         def over():
+            if not os.path.exists(kill) and self.knows_steps():
+                open(kill, "w", encoding="utf-8").close()
             done = self.stage.run("goodput", "--manager", self.address, "--json")
             if done.returncode == 0:
                 each(check_sum(json.loads(done.stdout)))
@@ -364,6 +369,12 @@ class Training:
         assert [node.wait() for node in self.nodes] == [0, 0], self.nodes[0].log()[-3000:]
         manager = self.stage.manager(name="reader", job="", task="", state_dir=self.state)
         return goodput_of(self.stage, manager.address)
+
+    def knows_steps(self):
+        """The manager has all steps that were ended before the kill: what it was never told is in no ledger."""
+        done = self.stage.run("status", "--manager", self.address, "--all", "--json")
+        ranks = [rank for node in json.loads(done.stdout)["nodes"] for rank in node["ranks"]] if done.returncode == 0 else []
+        return len(ranks) == 4 and all(rank["step"] >= self.kill_step - 1 for rank in ranks)
 
     def notes(self, rank, attempt=0):
         try:
@@ -389,7 +400,9 @@ def test_a_killed_rank_is_an_incident_whose_hops_add_up(jobs, kill_step):
         return sum(end - begin for rank in ranks for step, (begin, end) in times[rank, attempt][1].items() if first <= step <= last)
     again = kill_step // save_every * save_every  # the first step of the second life
     truth = {
-        "productive": took(0, 1, kill_step - 1) + took(1, kill_step, steps),
+        # The step in which it was killed lasted until then, and is in no category of an interruption.
+        "productive": took(0, 1, kill_step - 1) + took(1, kill_step, steps) +
+                      sum(times[1, 0][0]["killed"] - times[rank, 0][1][kill_step - 1][1] for rank in ranks),
         "redone": took(1, again, kill_step - 1),
         "launch and link-up": sum(min(b for b, _ in times[rank, 1][1].values()) - times[rank, 1][0]["began"] for rank in ranks),
     }

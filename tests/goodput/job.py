@@ -109,7 +109,10 @@ def main():
         extra_s += hang["s"] if hang else 0
         loss = model(batch).pow(2).mean()
         time.sleep(PLAN["step_s"] + extra_s)
-        if planned("kill", step):
+        kill = planned("kill", step)
+        if kill:
+            while kill.get("awaited") and not os.path.exists(os.path.join(FOLDER, "kill")):
+                time.sleep(0.01)
             note(what="killed", time=time.time())
             os.kill(os.getpid(), signal.SIGKILL)
         loss.backward()
