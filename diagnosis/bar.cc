@@ -12,9 +12,8 @@ double Bar::LeastOwnRise(int compared, const OwnTime::Fineness& fine, double own
   if (lasted_ns >= parameters.known_noise_ns && fine.rise < parameters.unusual * fine.noise) {
     return std::max(rise, Costing(min_cost_share_, own_ns));
   }
-  const double least = lasted_ns >= least_ns()
-                           ? Costing(parameters.small_cost, own_ns)
-                           : std::max(parameters.large_rise, parameters.unusual * fine.noise);
+  const double least = lasted_ns >= least_ns() ? Costing(parameters.small_cost, own_ns)
+                                               : std::max(parameters.large_rise, parameters.unusual * fine.noise);
   return std::max(rise, least);
 }
 

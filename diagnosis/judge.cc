@@ -50,7 +50,10 @@ struct Survey {
 class Accuser {
  public:
   Accuser(const JudgeInput& input, CostMeans& costs)
-      : in_(input), costs_(costs), all_(input), bar_(input.period_ns, input.min_cost_share, all_.has_device, input.is_over) {}
+      : in_(input),
+        costs_(costs),
+        all_(input),
+        bar_(input.period_ns, input.min_cost_share, all_.has_device, input.is_over) {}
 
   Judgement Run() {
     if (all_.raised.own) AccuseByOwnTime();
