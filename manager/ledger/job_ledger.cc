@@ -170,8 +170,8 @@ void JobLedger::WarnOfMissingMarks() {
   if (warned_ || !ledger_.lacks_marks()) return;
   warned_ = true;
   spdlog::warn(
-      "marks are on, and no rank has made one{}: taskd is not in their Python (install it there, or start the script with "
-      "-m taskd.torch; docs/marks.md)",
+      "marks are on, and no rank has made one{}: taskd is not in their Python (install it there, or start the script "
+      "with -m taskd.torch; docs/marks.md)",
       ledger_.ended() ? "" : " yet; if they train by now");
 }
 
