@@ -1,6 +1,7 @@
 #include "diagnosis/engine.h"
 
 #include <algorithm>
+#include <array>
 #include <bit>
 #include <cmath>
 #include <deque>
@@ -42,9 +43,10 @@ constexpr int kKeepUnjudged = 1024;       // steps
 constexpr int64_t kOldOnset = 20;         // steps after marks are there again: what begins in them was there before
 constexpr int kOddNote = 100;             // steps
 constexpr int kAlone = kSpikeWindow / 2;  // steps: what is farther apart is not seen to recur
-constexpr size_t kAhead = 4;              // folds, whose memory is on its way while others are looked at
-constexpr unsigned kFineParts = 8;        // of the steps so far: so many more, and what can be told has changed,
-constexpr unsigned kFineEvery = 16;       // and as often at least
+constexpr size_t kNearest = 3;
+constexpr size_t kAhead = 4;         // folds, whose memory is on its way while others are looked at
+constexpr unsigned kFineParts = 8;   // of the steps so far: so many more, and what can be told has changed,
+constexpr unsigned kFineEvery = 16;  // and as often at least
 
 using Folds = Gathering::Folds;
 
@@ -135,7 +137,7 @@ class Engine::Impl {
     if (judged_steps_ == 0) return changed;
     const int64_t place = lives_.PlaceOf(last_step_);
     changed = Accuse(last_step_, place, planned_change_) || changed;
-    WorkOutFineness();
+    LookAtRanks();
     return changed;
   }
 
@@ -160,6 +162,9 @@ class Engine::Impl {
     const std::vector<int> ahead = gathering_.FarAhead();
     const bool behind = IsBehind();
     const std::vector<int> silent = SilentRanks();
+    for (const int rank : nearest_) {
+      if (const absl::StatusOr<RankTrace> trace = Why(rank); trace.ok()) report.nearest.push_back(trace->text);
+    }
     std::vector<Note> notes = MakeNotes(coverage.note, ahead, silent, behind);
     report.notes.insert(report.notes.begin(), std::make_move_iterator(notes.begin()),
                         std::make_move_iterator(notes.end()));
@@ -307,7 +312,7 @@ class Engine::Impl {
     planned_change_ = FollowPlannedChange(step, place);
     const bool changed = Accuse(step, place, planned_change_);
     const auto steps = static_cast<unsigned>(judged_steps_);
-    if (begins || steps % std::clamp(std::bit_floor(steps) / kFineParts, 1U, kFineEvery) == 0) WorkOutFineness();
+    if (begins || steps % std::clamp(std::bit_floor(steps) / kFineParts, 1U, kFineEvery) == 0) LookAtRanks();
     return changed || judged_steps_ == parameters.enough_steps;
   }
 
@@ -315,7 +320,30 @@ class Engine::Impl {
   int64_t FirstStep() const { return judged_steps_ > 0 ? lives_.StepAt(lives_.first()) : -1; }
   int64_t StepAt(int64_t place) const { return lives_.StepAt(std::max(place, lives_.first())); }
 
-  void WorkOutFineness() { fineness_ = FindFineness(MakeInput(lives_.PlaceOf(last_step_), false)); }
+  // What takes a look at all ranks, and changes little from step to step.
+  void LookAtRanks() {
+    fineness_ = FindFineness(MakeInput(lives_.PlaceOf(last_step_), false));
+    FindNearest();
+  }
+
+  // By how much of their thresholds self time and loading have.
+  void FindNearest() {
+    std::vector<std::pair<double, int>> risen;
+    for (int rank = 0; rank < own_.size(); ++rank) {
+      if (!IsPresent(rank)) continue;
+      double most = 0;
+      for (const Stream* stream : std::array<const Stream*, 2>{&own_.rank(rank).slow(), &own_.rank(rank).data}) {
+        const Stream::Trace trace = stream->trace(own_.thresholds());
+        if (trace.threshold > 0) most = std::max(most, trace.statistic / trace.threshold);
+      }
+      if (most > 0) risen.emplace_back(-most, rank);
+    }
+    std::sort(risen.begin(), risen.end());
+    nearest_.clear();
+    for (const auto& [negative, rank] : risen) {
+      if (nearest_.size() < kNearest && VerdictOn(rank).empty()) nearest_.push_back(rank);
+    }
+  }
 
   void RebuildLayout() {
     layout_.Rebuild();
@@ -884,6 +912,7 @@ class Engine::Impl {
   mutable std::pair<uint64_t, uint64_t> covered_versions_{~uint64_t{0},
                                                           0};  // of layout and coverage, as of which it is
   Fineness fineness_;                                          // as of one of the last steps
+  std::vector<int> nearest_;                                   // likewise: ranks, the nearest to a verdict first
   OwnTime own_;
   Transfers transfers_;
   Clocks clocks_;

@@ -1147,6 +1147,19 @@ TEST(EngineNotes, WhatIsAVerdictIsNotSaidToBecomeOne) {
   EXPECT_TRUE(was_coarse) << "else nothing was looked at";
 }
 
+TEST(Engine, SaysWhichRanksAreNearestToAVerdict) {
+  DataParallelJob job(8);
+  job.extra = [](int rank, int step) { return rank == 6 && step >= 40 ? 30.0 : rank == 5 && step >= 61 ? 3.0 : 0.0; };
+  job.Run(0, 64);
+  const Report report = job.engine.report();
+  EXPECT_TRUE(Names(report, 6));
+  ASSERT_FALSE(report.nearest.empty());
+  EXPECT_LE(report.nearest.size(), 3u);
+  EXPECT_THAT(report.nearest[0], ::testing::StartsWith("rank 5: self time "));
+  EXPECT_THAT(report.nearest[0], ::testing::HasSubstr("; no verdict: "));
+  for (const std::string& text : report.nearest) EXPECT_FALSE(text.starts_with("rank 6:")) << "it has one";
+}
+
 // A profile of some seconds, or a first try: nobody can wait for more steps of it.
 TEST(Engine, AtTheEndSaysOfAFewRanksWhatItKnows) {
   DataParallelJob healthy(2, 1);

@@ -153,6 +153,7 @@ struct Report {
   double step_ms = 0;                  // median of the last steps
   // Without a value: not known, because of too few steps or marks that do not suffice.
   std::optional<Resolution> own_time, dataloader, transfer;
+  std::vector<std::string> nearest;  // RankTrace::text of the three ranks that are nearest to a verdict and have none
 };
 
 }  // namespace taskd::diagnosis

@@ -363,6 +363,13 @@ std::string Notes(const diagnosis::Report& report) {
   return html + "</section>\n";
 }
 
+std::string Nearest(const diagnosis::Report& report) {
+  if (report.nearest.empty()) return "";
+  std::string html = "<section><h2>The ranks nearest to a verdict</h2>\n";
+  for (const std::string& text : report.nearest) absl::StrAppend(&html, "<p>", Html(text), "</p>\n");
+  return html + "</section>\n";
+}
+
 std::string Events(const std::vector<ReportEvent>& events) {
   if (events.empty()) return "";
   const size_t first = events.size() - std::min(events.size(), kMaxEvents);
@@ -424,7 +431,7 @@ std::string RenderReportPage(const ReportPage& page, const History& history) {
   }
   if (page.actions.has_value()) absl::StrAppend(&html, ActionsSection(*page.actions));
   if (page.goodput.has_value()) absl::StrAppend(&html, GoodputSection(*page.goodput));
-  absl::StrAppend(&html, Accused(history, accused), Notes(page.report),
+  absl::StrAppend(&html, Accused(history, accused), Notes(page.report), Nearest(page.report),
                   Verdicts(page.report, false, "What was slow before"), Events(page.events));
   return absl::StrCat(html, "<footer>Made ", TimeText(page.made_ns), " by TaskD ", Html(page.version), " from ",
                       Html(page.source), ".</footer>\n</main></body></html>\n");

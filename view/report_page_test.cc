@@ -129,6 +129,7 @@ TEST(ReportPageTest, ForeignTextIsText) {
   page.job = page.source = page.version = evil;
   page.report.verdicts[0].text = page.report.verdicts[0].evidence[0].feature = evil;
   page.report.notes = {{diagnosis::NoteKind::kShort, evil}};
+  page.report.nearest = {evil};
   page.facts = {{evil, evil}};
   page.events = {{0, evil, evil}};
   page.stacks = page.hang = evil;
