@@ -1,9 +1,10 @@
 #!/usr/bin/python3
-"""What TaskD sees of ways to train with PyTorch, and that it changes nothing: torch_ways.py TASKD [--slow] [WAY...]
+"""What TaskD sees of ways to train with PyTorch, and that it changes nothing: torch_ways.py TASKD [--slow|--short] [WAY...]
 
 Trains each way of torch_ways_rank.py twice, without TaskD and with `TASKD run` and everything switched on, and compares.
-With --slow rank 1 sleeps in each step, and is to be named. One line a way; the exit code is 1 if anything is not as it has
-to be. Needs PyTorch and nothing else: tests/distros/torch_ways.sh runs it in root filesystems with other releases.
+With --slow rank 1 sleeps in each step, and is to be named. With --short each way trains 80 steps of some 80 ms, healthy and
+with a rank 1 that sleeps 30 ms more from step 10 on: what the diagnosis says of each. One line a way; the exit code is 1 if
+anything is not as it has to be. Needs PyTorch and nothing else: tests/distros/torch_ways.sh runs it in root filesystems with other releases.
 """
 import argparse
 import collections
@@ -97,16 +98,17 @@ class Seen:
         return found
 
 
-def with_taskd(taskd, way, folder, slow_rank=None):
+def with_taskd(taskd, way, folder, slow_rank=None, training=None, **environment):
     profiling = os.path.join(folder, "profiling")
     switch = os.path.join(folder, "switch")
     with open(switch, "w", encoding="utf-8") as file:
         json.dump(dict.fromkeys(("CommunicationOperator", "Step", "SaveCheckpoint", "FP", "DataLoader"), "on"), file)
-    training = [STEPS] if slow_rank is None else [SLOW_STEPS, slow_rank, SLOW_S]
+    training = training or ([STEPS] if slow_rank is None else [SLOW_STEPS, slow_rank, SLOW_S])
     job = deadlines.run(
         [taskd, "run", "--standalone", "--nproc-per-node", str(RANKS), "-m", "taskd.torch", RANK_SCRIPT, way, folder,
          *map(str, training)], PATIENCE_S,
-        env=_environment(TASKD_PROFILING_DIR=profiling, MINDX_TASK_ID="ways", TASKD_SWITCH_FILE=switch, PYTHON_EXEC=sys.executable),
+        env=_environment(TASKD_PROFILING_DIR=profiling, MINDX_TASK_ID="ways", TASKD_SWITCH_FILE=switch, PYTHON_EXEC=sys.executable,
+                         **environment),
         stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
     assert job.returncode == 0, f"code {job.returncode}: {job.stdout[-3000:]}"
     marks = check_marks.check(os.path.join(profiling, "ways"), keep_marks=True)
@@ -159,16 +161,32 @@ def check_slow(way, seen):
     assert [one for one in found if one[0] == "rank"] == [("rank", [1], "compute")], seen.report
 
 
+def short(taskd, way):
+    """What the diagnosis says of a first try, healthy and with a slow rank 1."""
+    said = []
+    for training in ([80], [80, 1, 0.03]):
+        with tempfile.TemporaryDirectory(prefix="taskd-ways-") as folder:
+            report = with_taskd(taskd, way, folder, training=training, WAYS_BUSY_S=0.075).report
+        named = [verdict["ids"] for verdict in report["verdicts"] if verdict["state"] == "open" and verdict["scope"] == "rank"]
+        own = report["resolution"]["own_time"]
+        said.append(f"{report['state']} {named} {own['ratio'] if own else '-'}")
+    return f"healthy: {said[0]:24s} slow: {said[1]}"
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("taskd")
     parser.add_argument("--slow", action="store_true")
+    parser.add_argument("--short", action="store_true")
     parser.add_argument("ways", nargs="*", metavar="WAY")
     arguments = parser.parse_intermixed_args()
     failed = 0
     for way in arguments.ways or OPERATIONS:
         with tempfile.TemporaryDirectory(prefix="taskd-ways-") as folder:
             try:
+                if arguments.short:
+                    print(f"{way:26s} {short(arguments.taskd, way)}", flush=True)
+                    continue
                 plain = without_taskd(way, folder)
                 if arguments.slow:
                     check_slow(way, with_taskd(arguments.taskd, way, folder, slow_rank=1))

@@ -14,7 +14,7 @@ import torch.distributed as dist
 from torch.nn.parallel import DistributedDataParallel as DDP
 
 SLOW_FROM = 10
-BUSY_S = 0.02  # what a step takes besides its arithmetic
+BUSY_S = float(os.environ.get("WAYS_BUSY_S", "0.02"))  # what a step takes besides its arithmetic
 BACKEND = "aot_eager"  # all of Dynamo and AOTAutograd; no C++ compiler
 
 
