@@ -151,6 +151,8 @@ class Engine::Impl {
     report.last_step = last_step_;
     report.verdicts = book_.verdicts();
     report.step_ms = periods_.recent_ns() / 1e6;
+    if (judged_steps_ > 0 && !is_over_ && now_ns_ > judged_ns_)
+      report.idle_s = static_cast<double>(now_ns_ - judged_ns_) / 1e9;
     for (Verdict& verdict : report.verdicts) {
       verdict.text = WriteSentence(verdict, layout_);
       if (verdict.since_ns == 0) verdict.since_ns = periods_.EndNs(lives_.PlaceOf(verdict.since_step));
@@ -254,6 +256,8 @@ class Engine::Impl {
             : "steps differ so much by themselves that a rank which takes twice as long cannot be told from noise yet";
     if (fineness_.more_steps > 0) {
       absl::StrAppend(&text, "; about ", fineness_.more_steps, " more steps are needed for 10 %");
+    } else if (is_coarse && judged_steps_ < parameters.enough_for_noise) {
+      text += "; with more steps it is known better";
     } else if (is_coarse) {
       text += "; 10 % cannot be told at all as long as they differ by so much";
     }
@@ -434,6 +438,7 @@ class Engine::Impl {
     least_covered_ += (least - least_covered_) * (judged_steps_ > 0 ? parameters.covered_average : 1);
     periods_.Add(place, period_ns, end_ns);
     last_step_ = step;
+    judged_ns_ = now_ns_;
     ++judged_steps_;
     steps_since_judged_ = 0;
   }
@@ -450,8 +455,16 @@ class Engine::Impl {
   // True: everybody does more (or less) than before, which is a plan, not a fault. After some such steps in a row that
   // is what is normal.
   bool FollowPlannedChange(int64_t step, int64_t place) {
-    // What is not marked in this step is in its self time.
-    if (Communicates(own_.mode()) && marked_.IsSilent(SwitchKind::kCommunication)) return false;
+    // What may not be marked any more is in the step's self time; once that is known levels are learned anew.
+    for (const SwitchKind kind : {SwitchKind::kCommunication, SwitchKind::kDataLoader}) {
+      if (marked_.MayHaveEnded(kind)) return false;
+    }
+    if (const bool loads = !marked_.HasEnded(SwitchKind::kDataLoader); std::exchange(loads_, loads) != loads) {
+      own_.RelearnLevels();
+      shift_noise_.Restart();
+      planned_steps_ = 0;
+      return false;
+    }
     const double shift = own_.common_shift();
     const double lost = periods_.LostSince(place - planned_steps_).ns / periods_.recent_ns();
     // Steps have to follow: where waits hide computation, a slow rank makes the others seem to do less.
@@ -463,7 +476,7 @@ class Engine::Impl {
     shift_noise_.Add(shift);
     if (planned_steps_ == 3) planned_since_ = step - 2;
     if (planned_steps_ >= parameters.planned_steps) {
-      NoteShift();
+      NoteShift(place);
       own_.RelearnLevels();
       transfers_.Forget();
       shift_noise_.Restart();
@@ -473,7 +486,12 @@ class Engine::Impl {
   }
 
   // Once it is known how far all ranks go up and down together for as long anyway: on a busy machine that says nothing.
-  void NoteShift() {
+  void NoteShift(int64_t place) {
+    // Steps have to be longer by as much: where they are not, somebody waits less.
+    const int64_t begin = place - planned_steps_ + 1;
+    const double before_ns = periods_.MeanNs(begin - parameters.compared_steps, begin - 1);
+    const double lost = before_ns > 0 ? periods_.MeanNs(begin, place) / before_ns - 1 : 0;
+    if (lost / planned_shift_ < OwnShare() / 2) return;
     // What was noted is over, or nearly so: it says nothing any more, and neither does its end.
     const double noted = noted_shift_;
     if (noted * planned_shift_ < 0) shift_note_ = {}, noted_shift_ = 0;
@@ -493,6 +511,13 @@ class Engine::Impl {
                                    100 * std::abs(change), change > 0 ? "more" : "less", what),
                    planned_since_};
     noted_shift_ = planned_shift_;
+  }
+
+  // Of the step: what ranks usually spend by themselves in it.
+  double OwnShare() const {
+    std::vector<double> owns;
+    for (const OwnTime::Class& peers : own_.classes()) owns.push_back(peers.average_reference_ns);
+    return std::min(1.0, LowerMedian(owns) / periods_.recent_ns());
   }
 
   JudgeInput MakeInput(int64_t place, bool planned_change) const {
@@ -600,10 +625,12 @@ class Engine::Impl {
   // that it has kept. As long as a step waits for its last ranks it is waited for who is not there yet.
   bool MayComeBack(int rank) const { return JudgedAt(rank) < 0 && IsBeginning(); }
   bool IsBeginning() const { return now_ns_ < begun_ns_ + options_.step_deadline_ns; }
-  // Once a few steps were judged.
+  // Once a few steps were judged without it. That its process has ended says nothing before the job goes on in another life:
+  // at the end of a job some ranks end before others, and what was found of them stays.
   bool HasLeft(int rank) const {
-    if (gathering_.IsGone(rank)) return true;
-    if (MayComeBack(rank)) return false;
+    const bool is_gone = gathering_.IsGone(rank);
+    if (is_gone && gathering_.at(rank).life < gathering_.taken().life) return true;
+    if (!is_gone && MayComeBack(rank)) return false;
     return judged_steps_ - 1 - std::max(0, JudgedAt(rank)) > parameters.absent_steps;
   }
   // Whether it is so of any rank that the verdict accuses. `of_unknown`: what is so of a node without any known rank.
@@ -934,10 +961,12 @@ class Engine::Impl {
   std::deque<std::pair<double, double>> recent_;  // periods and own times, pauses too
   uint64_t begun_ns_ = 0;                         // the first fold came; 0: none has
   uint64_t now_ns_ = 0;
+  uint64_t judged_ns_ = 0;  // now_ns_ of the last judged step
   int64_t last_step_ = -1;
   int judged_steps_ = 0;
   double least_covered_ = 0;  // share of the step, on the rank that waits least: mean over the last ones
   int steps_since_long_ = kAlone;
+  bool loads_ = true;  // loading is marked, as far as it ever was
   bool is_over_ = false;
   bool planned_change_ = false;  // in the last step
   int planned_steps_ = 0;

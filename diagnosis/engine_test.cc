@@ -1089,6 +1089,30 @@ TEST(EngineNotes, AChangeForAllThatIsOverIsNotSaidAnyMore) {
   EXPECT_EQ(NotesOf(job.engine.report()), "");
 }
 
+TEST(EngineNotes, LoadingThatIsNotMarkedAnyMoreIsNoChangeForAll) {
+  for (const bool told : {true, false}) {
+    DataParallelJob job(4);
+    job.loader = [](int, int) { return 20.0; };
+    job.marks_loads = [](int step) { return step < 100; };
+    job.Run(0, 99);
+    for (int rank = 0; told && rank < 4; ++rank)
+      job.engine.SetMarksOn(rank, kAllKindsMask & ~MaskOf(SwitchKind::kDataLoader));
+    job.Run(100, 200);
+    EXPECT_EQ(NotesOf(job.engine.report()), "") << told;
+  }
+}
+
+TEST(Engine, SaysForHowLongNoStepHasEnded) {
+  DataParallelJob job(4);
+  job.Run(0, 60);
+  EXPECT_EQ(WriteHeadline(job.engine.report()).find("no step has ended"), std::string::npos);
+  job.Pause(12'000'000'000);
+  EXPECT_THAT(WriteHeadline(job.engine.report()), ::testing::EndsWith("; no step has ended for 12 s"));
+  EXPECT_THAT(RenderText(job.engine.report(), ""), ::testing::HasSubstr("a step took "));
+  job.engine.Finish();
+  EXPECT_EQ(WriteHeadline(job.engine.report()).find("no step has ended"), std::string::npos) << "the job has";
+}
+
 TEST(EngineNotes, WhatIsNotMarkedIsNoChangeForAll) {
   DataParallelJob job(8);
   job.transfer_ms = 60;
@@ -1245,6 +1269,23 @@ TEST(EnginePresence, NobodyWhoHasLeftIsAccused) {
     EXPECT_EQ(report.ranks, 2);
     EXPECT_EQ(report.last_step, 200);
   }
+}
+
+// Some ranks end before others: their steps, and those of the others, are judged after that.
+TEST(EnginePresence, WhatWasFoundStaysAtTheEndOfTheJob) {
+  DataParallelJob job(3, 1);
+  bool ended = false;
+  job.extra = [&](int rank, int step) { return ended && rank == 1 ? NAN : rank == 1 && step >= 60 ? 83.0 : 0.0; };
+  job.Run(0, 199);
+  ASSERT_TRUE(Names(job.engine.report(), 1));
+  job.engine.RemoveRank(1);
+  ended = true;
+  job.Run(200, 202);
+  for (const int rank : {0, 2}) job.engine.RemoveRank(rank);
+  job.engine.Advance(job.now() + 60'000'000'000);
+  EXPECT_TRUE(Names(job.engine.report(), 1)) << RenderText(job.engine.report(), "");
+  job.engine.Finish();
+  EXPECT_TRUE(Names(job.engine.report(), 1)) << RenderText(job.engine.report(), "");
 }
 
 TEST(EnginePresence, WhatWasThereFromTheStartBeganInItsLife) {

@@ -23,11 +23,12 @@ void MarkedKinds::Take(const std::vector<std::pair<int, StepFold>>& folds) {
   for (size_t kind = 0; kind < kinds_.size(); ++kind) {
     kinds_[kind].off = (on >> kind & 1) == 0;
     kinds_[kind].silent_steps = (came >> kind & 1) != 0 ? 0 : kinds_[kind].silent_steps + 1;
+    kinds_[kind].came = kinds_[kind].came || kinds_[kind].silent_steps == 0;
   }
 }
 
 bool MarkedKinds::HasEnded(SwitchKind kind) const {
-  return IsSilent(kind) && (Of(kind).off || Of(kind).silent_steps >= kSilentSteps);
+  return Of(kind).came && IsSilent(kind) && (Of(kind).off || Of(kind).silent_steps >= kSilentSteps);
 }
 
 SwitchKind KindOf(const Verdict& verdict) {

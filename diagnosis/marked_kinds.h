@@ -19,12 +19,15 @@ class MarkedKinds {
   void Take(const std::vector<std::pair<int, StepFold>>& folds);
   // No rank marked it in the last step. Of a checkpoint, which is not in each step: no rank could.
   bool IsSilent(SwitchKind kind) const { return Of(kind).silent_steps > 0; }
-  // And it will not come: it is switched off, or has not come for so long.
+  // It was marked, and will not come: it is switched off, or has not come for so long.
   bool HasEnded(SwitchKind kind) const;
+  // It was marked, and did not come in the last step: whether it will is not known.
+  bool MayHaveEnded(SwitchKind kind) const { return Of(kind).came && IsSilent(kind) && !HasEnded(kind); }
 
  private:
   static constexpr int kSilentSteps = 16;
   struct Kind {
+    bool came = false;     // ever
     int silent_steps = 0;  // the last ones
     bool off = false;      // on all ranks of the last step
   };

@@ -77,6 +77,9 @@ std::string DescribeMeasured(const DetectorTrace& trace) {
                                                    : "its own past";
   const char* of = trace.feature == "dataloader" ? " of the step" : "";
   const std::string since = trace.since_step >= 0 ? absl::StrCat(" since step ", trace.since_step) : "";
+  if (trace.excess > 1 && *of == '\0') {
+    return absl::StrFormat("%s %.1f times %s%s", TitleOf(trace.feature), 1 + trace.excess, reference, since);
+  }
   return absl::StrFormat("%s %.2g %%%s %s %s%s", TitleOf(trace.feature), 100 * std::abs(trace.excess), of,
                          trace.excess < 0 ? "below" : "above", reference, since);
 }
@@ -129,6 +132,7 @@ const DetectorTrace* RankTrace::nearest() const {
   const auto ratio = [](const DetectorTrace& trace) {
     return trace.threshold > 0 ? trace.statistic / trace.threshold : 0;
   };
+  // The first of equals: self time.
   const auto found = std::max_element(detectors.begin(), detectors.end(), [&](const auto& a, const auto& b) {
     return a.state != b.state ? a.state < b.state : ratio(a) < ratio(b);
   });

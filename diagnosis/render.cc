@@ -272,6 +272,9 @@ std::string ExplainUnknown(const Report& report) {
   return absl::StrCat("of ", report.ranks, " ranks too little is known yet");
 }
 
+// So long without a step that what was said of the last ones may not be true any more.
+bool IsStanding(const Report& report) { return report.idle_s > std::max(5.0, report.step_ms / 100); }
+
 std::string CountRanks(const Report& report) {
   return report.ranks == 1 ? "1 rank" : absl::StrCat(report.ranks, " ranks");
 }
@@ -282,8 +285,10 @@ void AppendJob(const Report& report, const std::string& job, std::string& out) {
     absl::StrAppend(&about, about.empty() ? "" : ", ", CountRanks(report), ", ", DescribeSteps(report));
   }
   if (report.step_ms > 0) {
+    const bool stands = IsStanding(report);
     absl::StrAppend(&about, about.empty() ? "" : ", ",
-                    absl::StrFormat("a step takes %.4g ms now (median of ten)", MakeFinite(report.step_ms)));
+                    absl::StrFormat("a step %s %.4g ms%s (median of ten)", stands ? "took" : "takes",
+                                    MakeFinite(report.step_ms), stands ? "" : " now"));
   }
   if (!about.empty()) AppendWrapped(about, 0, out);
 }
@@ -357,7 +362,9 @@ std::string RenderJson(const Report& report, const std::string& job) {
 
 std::string WriteWhyUnknown(const Report& report) { return absl::StrCat("cannot say: ", ExplainUnknown(report)); }
 
-std::string WriteHeadline(const Report& report) {
+namespace {
+
+std::string WriteFinding(const Report& report) {
   const std::string job = absl::StrCat(CountRanks(report), ", ", DescribeSteps(report));
   if (report.state == JobState::kOk) {
     const std::string by =
@@ -369,6 +376,13 @@ std::string WriteHeadline(const Report& report) {
       std::find_if(report.verdicts.begin(), report.verdicts.end(), [](const Verdict& verdict) { return verdict.open; });
   return absl::StrCat("slow: ", costliest == report.verdicts.end() ? "but nobody can be named; the notes tell more"
                                                                    : SentenceOrCause(*costliest));
+}
+
+}  // namespace
+
+std::string WriteHeadline(const Report& report) {
+  const std::string stands = IsStanding(report) ? absl::StrFormat("; no step has ended for %.0f s", report.idle_s) : "";
+  return absl::StrCat(WriteFinding(report), stands);
 }
 
 std::string RenderText(const Report& report, const std::string& job) {

@@ -151,6 +151,7 @@ struct Report {
   std::vector<Note> notes;
   std::vector<RankCoverage> coverage;  // by rank, of those that took part in the last steps
   double step_ms = 0;                  // median of the last steps
+  double idle_s = 0;                   // since the last step was judged, of a job that goes on
   // Without a value: not known, because of too few steps or marks that do not suffice.
   std::optional<Resolution> own_time, dataloader, transfer;
   std::vector<std::string> nearest;  // RankTrace::text of the three ranks that are nearest to a verdict and have none

@@ -217,6 +217,7 @@ class ManagerServer::Impl {
 
   // Asked as any client asks.
   std::optional<v1::EndedJob> LastAnswers() const {
+    if (exit_code_ >= 0 || launched_) diagnosis_->Finish();
     grpc::ChannelArguments arguments;
     arguments.SetMaxReceiveMessageSize(-1);
     const std::shared_ptr<grpc::Channel> channel = server_->InProcessChannel(arguments);

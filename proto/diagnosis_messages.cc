@@ -220,6 +220,7 @@ void FillReportHead(const Report& report, const std::string& job, v1::DiagnosisR
   if (report.dataloader) FillResolution(*report.dataloader, message->mutable_dataloader());
   if (report.transfer) FillResolution(*report.transfer, message->mutable_transfer());
   message->set_step_ms(report.step_ms);
+  message->set_idle_s(report.idle_s);
 }
 
 absl::StatusOr<Report> ReadReport(const v1::DiagnosisReport& message) {
@@ -254,6 +255,7 @@ absl::StatusOr<Report> ReadReport(const v1::DiagnosisReport& message) {
   if (message.has_dataloader()) report.dataloader = ReadResolution(message.dataloader());
   if (message.has_transfer()) report.transfer = ReadResolution(message.transfer());
   report.step_ms = message.step_ms();
+  report.idle_s = message.idle_s();
   return report;
 }
 

@@ -115,8 +115,9 @@ std::string RenderJson(const SourcesDiagnosis& diagnosis, const std::string& job
 std::string RenderText(const SourcesDiagnosis& diagnosis, const std::string& job) {
   std::string out;
   if (diagnosis.hang) AppendHang(diagnosis, job, out);
-  // What steps say, where there are any.
-  if (!diagnosis.hang || diagnosis.report.first_step >= 0) {
+  // What steps say, where there are any and it is more than that they were healthy before.
+  const bool says_more = diagnosis.report.first_step >= 0 && diagnosis.report.state != diagnosis::JobState::kOk;
+  if (!diagnosis.hang || says_more) {
     absl::StrAppend(&out, out.empty() ? "" : "\n", diagnosis::RenderText(diagnosis.report, job));
   } else {
     for (const diagnosis::Note& note : diagnosis.report.notes) diagnosis::AppendWrapped("note: " + note.text, 6, out);

@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "absl/strings/strip.h"
 #include "grpcpp/grpcpp.h"
 #include "manager/page/job_report.h"
 #include "manager/page/status_messages.h"
@@ -234,8 +235,13 @@ class ControlService final : public v1::Control::CallbackService {
     proto::FillWanted(snapshot.wanted, reply->mutable_wanted());
     reply->set_uptime_s(std::chrono::duration<double>(std::chrono::steady_clock::now() - sources_.started).count());
     reply->set_expected_ranks(static_cast<uint32_t>(shape.nodes * shape.procs_per_node));
-    FillSupervision(sources_.supervision->Snapshot(), reply->mutable_supervision());
+    const SupervisionSnapshot supervision = sources_.supervision->Snapshot();
+    FillSupervision(supervision, reply->mutable_supervision());
     FillDiagnosis(*sources_.diagnosis->report(), reply->mutable_diagnosis());
+    if (supervision.hang.has_value()) {
+      const std::string text = supervision.hang_answer().text;
+      reply->mutable_diagnosis()->set_headline(absl::StrCat("hung: ", absl::StripPrefix(text, "hang: ")));
+    }
     for (const std::string& request : sources_.not_supported) reply->add_not_supported(request);
   }
   static grpc::ServerUnaryReactor* Answer(grpc::CallbackServerContext* context, const grpc::Status& status) {

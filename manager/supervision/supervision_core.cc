@@ -146,6 +146,7 @@ std::optional<HangVerdict> SupervisionCore::Take(const SupervisionEvent& event, 
   switch (event.kind) {
     case Kind::kStarted:
       state_ = State::kRunning;
+      ended_in_.reset();
       return event.rank < 0 ? watch_.Restarted(now) : std::nullopt;
     case Kind::kExited:
       ++rank_exits_;
@@ -153,12 +154,13 @@ std::optional<HangVerdict> SupervisionCore::Take(const SupervisionEvent& event, 
       return std::nullopt;
     case Kind::kRestarting:
       state_ = State::kRestarting;
+      ended_in_.reset();
       ++restarts_;
       return watch_.Restarted(now);
     case Kind::kEnded:
       state_ = State::kEnded;
       waits_for_.clear();
-      return watch_.Restarted(now);
+      return EndHang(now);
     case Kind::kEvidence:
     case Kind::kStacks:
       // The newest replaces what came before; of a hang that is over nobody wants to know any more.
@@ -207,8 +209,7 @@ void SupervisionCore::Look(const JobPulse& job, SteadyTime now, int64_t realtime
   if (closed_) return;
   const SteadyTime observed = Observed(now);
   const bool all_ended = job.is_seen && job.ranks.empty() && watch_.open().has_value();
-  std::optional<HangVerdict> verdict =
-      all_ended ? watch_.Restarted(observed) : watch_.Update(job.ranks, steps_on, observed);
+  std::optional<HangVerdict> verdict = all_ended ? EndHang(observed) : watch_.Update(job.ranks, steps_on, observed);
   if (verdict.has_value()) Publish(*verdict, realtime_ns);
 }
 
@@ -233,10 +234,21 @@ void SupervisionCore::Unsubscribe(HangSink* sink) {
   sinks_.erase(sink);
 }
 
+// Its ranks have ended: if that is the job's end, it ended in this hang.
+std::optional<HangVerdict> SupervisionCore::EndHang(SteadyTime now) {
+  if (watch_.open().has_value()) ended_in_ = EndedHang{*watch_.open(), evidence_, frames_};
+  return watch_.Restarted(now);
+}
+
 SupervisionSnapshot SupervisionCore::Snapshot() const {
   std::lock_guard lock(mutex_);
   SupervisionSnapshot snapshot;
   snapshot.state = state_;
+  if (state_ == SupervisionSnapshot::State::kEnded && ended_in_.has_value()) {
+    snapshot.hang = ended_in_->verdict;
+    snapshot.evidence = ended_in_->evidence;
+    snapshot.frames = ended_in_->frames;
+  }
   if (watch_.open().has_value()) {
     snapshot.state = SupervisionSnapshot::State::kHung;
     snapshot.hung_ranks = watch_.open()->ranks;

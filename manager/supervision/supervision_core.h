@@ -53,7 +53,7 @@ struct SupervisionSnapshot {
   uint64_t restarts = 0;
   uint64_t rank_exits = 0;
   int hung_ranks = 0;
-  std::optional<HangVerdict> hang;               // the open one
+  std::optional<HangVerdict> hang;               // the open one, or the one in which the job ended
   std::shared_ptr<const HangEvidence> evidence;  // of it; null: none has come
   HangFrames frames;                             // of it
   std::vector<SupervisionEvent> events;          // newest last
@@ -117,6 +117,8 @@ class SupervisionCore {
   static absl::Status Check(const SupervisionEvent& event);
   // Counts it. Returns a hang that it ends. With the mutex.
   std::optional<HangVerdict> Take(const SupervisionEvent& event, SteadyTime now);
+  // Ranks have ended. Returns the hang that this ends. With the mutex.
+  std::optional<HangVerdict> EndHang(SteadyTime now);
   void Add(SupervisionEvent event);
   void Publish(const HangVerdict& verdict, int64_t realtime_ns);
   SteadyTime Observed(SteadyTime now);
@@ -139,6 +141,12 @@ class SupervisionCore {
   HangWatch watch_;                               // in that clock's time
   std::shared_ptr<const HangEvidence> evidence_;  // of its open hang
   HangFrames frames_;                             // of it
+  struct EndedHang {
+    HangVerdict verdict;
+    std::shared_ptr<const HangEvidence> evidence;
+    HangFrames frames;
+  };
+  std::optional<EndedHang> ended_in_;  // open when the ranks ended, until they start again
   std::set<HangSink*> sinks_;
   std::thread thread_;  // last: it uses the others
 };

@@ -132,6 +132,23 @@ TEST_F(SupervisionCoreTest, RestartAndEndOfTheRanksEndAHang) {
   EXPECT_EQ(state(), State::kRestarting);
 }
 
+// Ctrl-C, as a rule: what held the job up is the answer also after its end.
+TEST_F(SupervisionCoreTest, AJobThatEndsInAHangKeepsIt) {
+  Hang();
+  ASSERT_EQ(state(), State::kHung);
+  const std::string text = core_.Snapshot().hang_answer().text;
+  job_.ranks.clear();
+  Look(false);
+  EXPECT_FALSE(core_.Snapshot().hang.has_value()) << "the ranks may start again";
+  ASSERT_TRUE(Report(Event(Kind::kEnded)).ok());
+  EXPECT_EQ(state(), State::kEnded);
+  ASSERT_TRUE(core_.Snapshot().hang.has_value());
+  EXPECT_EQ(core_.Snapshot().hang_answer().text, text);
+  ASSERT_TRUE(Report(Event(Kind::kStarted)).ok());
+  ASSERT_TRUE(Report(Event(Kind::kEnded)).ok());
+  EXPECT_FALSE(core_.Snapshot().hang.has_value()) << "the second time it did not hang";
+}
+
 TEST_F(SupervisionCoreTest, ProxyAwayIsNotTheEndOfAHang) {
   Hang();
   job_ = {job_.wanted, false, {}};

@@ -1,6 +1,7 @@
 #include "manager/verdicts/diagnosis_core.h"
 
 #include <algorithm>
+#include <future>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -150,6 +151,12 @@ void DiagnosisCore::Why(int rank, Answer answer) {
   if (!refused.ok()) answer(refused);
 }
 
+void DiagnosisCore::Finish() {
+  std::promise<void> done;
+  Why(kAtEnd, [&done](const absl::StatusOr<diagnosis::RankTrace>&) { done.set_value(); });
+  done.get_future().wait();
+}
+
 bool DiagnosisCore::Subscribe(ReportSink* sink) {
   std::lock_guard lock(report_mutex_);
   if (closed_) return false;
@@ -226,7 +233,14 @@ void DiagnosisCore::Run() {
     lock.unlock();
     now = options_.now();
     Round(inbox, oldest, now);
-    for (const Question& question : questions) question.answer(feed_.Why(question.rank));
+    for (const Question& question : questions) {
+      if (question.rank == kAtEnd) {
+        feed_.Finish();
+        Publish(true, now);
+        unsaved_ = static_cast<bool>(save_);
+      }
+      question.answer(feed_.Why(question.rank));
+    }
     SaveIfDue(now, false);
     lock.lock();
     Wait(lock, now + kPace, [this] { return stopping_; });

@@ -108,6 +108,8 @@ class DiagnosisCore {
   // Engine::Why, once, from another thread or at once. UNAVAILABLE: closed. RESOURCE_EXHAUSTED: kMaxQuestions wait.
   using Answer = std::function<void(absl::StatusOr<diagnosis::RankTrace> trace)>;
   void Why(int rank, Answer answer);
+  // The job has ended: the report says what is known at its end. Waits for that.
+  void Finish();
   // Tells the sink the present report at once, then each changed one. False: closed, nothing was told.
   bool Subscribe(ReportSink* sink);
   void Unsubscribe(ReportSink* sink);
@@ -134,8 +136,9 @@ class DiagnosisCore {
   };
   using Inbox = std::map<uint64_t, Mailbox>;
 
+  static constexpr int kAtEnd = -1;
   struct Question {
-    int rank;
+    int rank;  // kAtEnd: none, the job has ended
     Answer answer;
   };
 

@@ -126,6 +126,24 @@ class CoreTest : public ::testing::Test {
   std::unique_ptr<DiagnosisCore> core_;
 };
 
+TEST_F(CoreTest, KeepsAtTheEndOfTheJobWhatWasFound) {
+  Start();
+  Connect();
+  RunUntilSlow(5);
+  ASSERT_TRUE(WaitUntil([&] { return core_->report()->state == diagnosis::JobState::kSlow; }));
+  for (const int node : {1, 0}) {  // the slow rank's node first
+    std::vector<RankPresence> ranks;
+    for (int rank = node * 4; rank < node * 4 + 4; ++rank) ranks.push_back({rank, false});
+    core_->Ranks(1 + static_cast<uint64_t>(node), ranks);
+    core_->Disconnect(1 + static_cast<uint64_t>(node));
+  }
+  core_->Finish();
+  EXPECT_EQ(core_->report()->state, diagnosis::JobState::kSlow);
+  EXPECT_EQ(core_->report()->idle_s, 0);
+  core_->Close();
+  core_->Finish();  // does not wait for ever
+}
+
 TEST_F(CoreTest, NamesTheSlowRankAndWakesOnlyForThat) {
   Watcher watcher;
   Start();

@@ -365,8 +365,9 @@ std::string DiagnosisFeed::AdviseOnSteps() const {
   if (attached > 0) return absl::StrCat("no step has ended yet: ", kWhatIsOne);
   if (steps_were_on_) return absl::StrCat("the ranks have ended without a step: ", kWhatIsOne);
   if (has_attached_) return "the ranks have ended, and marks were off (taskd switch all=on, or taskd run --marks all)";
-  return "no rank has made a mark: PyTorch makes them where taskd is installed in the ranks' Python, or with -m "
-         "taskd.torch (docs/marks.md)";
+  return absl::StrCat("no rank has made a mark", streams_.empty() ? "" : " yet",
+                      ": PyTorch makes them where taskd is installed in the ranks' Python, or with -m taskd.torch "
+                      "(docs/marks.md)");
 }
 
 bool DiagnosisFeed::AreMarksOff() const {
@@ -392,14 +393,18 @@ diagnosis::Report DiagnosisFeed::report() const {
       verdict.unjudged = verdict.unjudged || verdict.open;
       verdict.open = false;
     }
+    std::erase_if(report.notes, [](const diagnosis::Note& note) { return note.kind == diagnosis::NoteKind::kShort; });
     report.notes.insert(report.notes.begin(), {diagnosis::NoteKind::kOff,
                                                absl::StrCat("marks are off", since, " (taskd switch all=on)"), last});
     return report;
   }
-  if (!engine_.has_few_steps()) return report;
-  if (const std::string advice = AdviseOnSteps(); !advice.empty()) {
+  const std::string advice = AdviseOnSteps();
+  if (advice.empty()) return report;
+  if (engine_.has_few_steps()) {
     std::string& text = report.notes.front().text;
     text = absl::StrCat(advice, "; ", text);  // what to do comes first
+  } else if (report.state == diagnosis::JobState::kUnknown) {
+    report.notes.insert(report.notes.begin(), {diagnosis::NoteKind::kOff, advice, report.last_step});
   }
   return report;
 }

@@ -107,6 +107,8 @@ class DiagnosisFeed {
   // True: the verdicts or the state have changed.
   bool Advance(uint64_t now_ns);
 
+  // No step will follow.
+  void Finish() { engine_.Finish(); }
   // True while time alone can change something.
   bool waits_for_time(uint64_t now_ns) const { return away_ > 0 || now_ns < busy_until_ns_; }
   // While too few steps have come it says what is to be done for them to come. Names ranks that two nodes report.
