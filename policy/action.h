@@ -8,6 +8,8 @@
 #include <string>
 #include <vector>
 
+#include "common/order_to.h"
+
 namespace taskd::policy {
 
 enum class OnSlow : uint8_t { kReport, kRehearse, kOrder, kReplace, kDrop };
@@ -64,12 +66,16 @@ struct Promise {
 // An order to one receiver.
 struct Order {
   std::string to;
-  int64_t time_ns = 0;  // Unix
-  Outcome outcome = Outcome::kSent;
+  int64_t time_ns = 0;               // Unix; of the last change
+  Outcome outcome = Outcome::kSent;  // kSent also before it is sent for the first time, and while it is tried again
   std::string text;
+  bool withdrawn = false;  // or it cannot be; `text` says which
 
   friend bool operator==(const Order&, const Order&) = default;
 };
+
+// Whether an order that was taken can be taken back from the receiver.
+inline bool CanWithdraw(const std::string& to) { return to != Name(OrderTo::Kind::kCommand); }
 
 struct Action {
   std::string id;

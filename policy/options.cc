@@ -119,9 +119,9 @@ absl::StatusOr<Options> ReadOptions(const OptionTexts& texts) {
   Options options;
   const absl::StatusOr<OnSlow> on_slow = ParseOnSlow(texts.on_slow.empty() ? Name(OnSlow::kReport) : texts.on_slow);
   if (!on_slow.ok()) return on_slow.status();
-  if (*on_slow != OnSlow::kReport && *on_slow != OnSlow::kRehearse) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("--on-slow: '", texts.on_slow, "' is not available in this version, report and rehearse are"));
+  if (*on_slow == OnSlow::kReplace || *on_slow == OnSlow::kDrop) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        "--on-slow: '", texts.on_slow, "' is not available in this version, report, rehearse and order are"));
   }
   absl::StatusOr<When> when = ParseWhen(texts.on_slow_when);
   if (!when.ok()) return when.status();
@@ -129,10 +129,16 @@ absl::StatusOr<Options> ReadOptions(const OptionTexts& texts) {
   if (!remaining_h.ok()) return remaining_h.status();
   const absl::StatusOr<Evictions> evictions = ParseEvictions(texts.evictions);
   if (!evictions.ok()) return evictions.status();
+  absl::StatusOr<std::vector<OrderTo>> order_to = ParseOrderTo(texts.order_to);
+  if (!order_to.ok()) return order_to.status();
+  if (*on_slow == OnSlow::kOrder && order_to->empty()) {
+    return absl::InvalidArgumentError("--on-slow: 'order' needs a receiver of orders; give --order-to");
+  }
   options.on_slow = *on_slow;
   options.when = *std::move(when);
   options.remaining_h = *remaining_h;
   options.evictions = *evictions;
+  options.order_to = *std::move(order_to);
   return options;
 }
 

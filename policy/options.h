@@ -5,8 +5,10 @@
 #include <cstdint>
 #include <optional>
 #include <string>
+#include <vector>
 
 #include "absl/status/statusor.h"
+#include "common/order_to.h"
 #include "diagnosis/verdict.h"
 #include "policy/action.h"
 
@@ -37,11 +39,13 @@ struct Options {
   // From the begin of this attempt on; empty: as long as the job has run so far, at most kMostRemainingH.
   std::optional<double> remaining_h;
   Evictions evictions;
+  std::vector<OrderTo> order_to = {};
 };
 
 // As the operator gave them; empty: the default.
 struct OptionTexts {
   std::string on_slow, on_slow_when, remaining, evictions;
+  std::string order_to = {};
 };
 
 inline constexpr double kMostRemainingH = 24;
@@ -55,7 +59,8 @@ absl::StatusOr<Evictions> ParseEvictions(const std::string& text);
 // Hours, 0 or more; "": empty.
 absl::StatusOr<std::optional<double>> ParseRemaining(const std::string& text);
 
-// All of them. INVALID_ARGUMENT also for a value of --on-slow that this version cannot carry out.
+// All of them. INVALID_ARGUMENT also for a value of --on-slow that this version cannot carry out, and for orders to nobody.
+// Whether the receivers are there is for CheckOrderTo().
 absl::StatusOr<Options> ReadOptions(const OptionTexts& texts);
 
 // As ParseWhen and ParseEvictions take them.

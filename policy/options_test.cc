@@ -90,7 +90,7 @@ TEST(OptionsTest, ReadsAllOfThem) {
   EXPECT_EQ(all->when.cost_percent, 3);
   EXPECT_EQ(all->remaining_h, 0);
   EXPECT_EQ(all->evictions.nodes, 2);
-  for (const char* later : {"order", "replace", "drop"}) {
+  for (const char* later : {"replace", "drop"}) {
     EXPECT_THAT(std::string(ReadOptions({later, "", "", ""}).status().message()), HasSubstr("not available"));
   }
   EXPECT_FALSE(ReadOptions({"", "cost>=5", "", ""}).ok());

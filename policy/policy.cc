@@ -225,8 +225,8 @@ Action* Policy::Add(Action action, const View& view) {
   return &kept_.actions.emplace_back(std::move(action));
 }
 
-void Policy::Decide(Action& action, const View& view) {
-  action.decision = DecisionOf(options_.on_slow);
+void Policy::Decide(Action& action, Decision decision, const View& view) {
+  action.decision = decision;
   action.state = State::kDecided;
   action.time_ns = view.unix_ns;
   if (kept_.evicted.size() >= kMaxEvicted) kept_.evicted.erase(kept_.evicted.begin());
@@ -236,6 +236,9 @@ void Policy::Decide(Action& action, const View& view) {
 void Policy::CallOff(Action& action, const std::string& why) {
   action.state = State::kCalledOff;
   absl::StrAppend(&action.reason, "; called off: ", why);
+}
+
+void Policy::Release(const Action& action) {
   std::erase_if(kept_.evicted, [&](const Kept::Evicted& evicted) { return evicted.action == action.id; });
 }
 
@@ -254,8 +257,14 @@ std::vector<std::string> Policy::Advance(const View& view) {
       // cannot be judged.
       const bool stands = action != nullptr && action->decision == Decision::kOrder && !verdict.left &&
                           !verdict.unjudged && action->state != State::kCalledOff && action->state != State::kFailed;
-      if (stands) {
+      // What is done for good keeps its node from being ordered again each time the verdict comes back.
+      const bool lasts = action != nullptr && std::ranges::any_of(action->orders, [](const Order& order) {
+                           return !CanWithdraw(order.to) && order.outcome != Outcome::kFailed;
+                         });
+      const bool can_withdraw = action != nullptr && std::ranges::any_of(action->orders, CanWithdraw, &Order::to);
+      if (stands && (action->state != State::kDone || can_withdraw)) {
         CallOff(*action, "the verdict has cleared");
+        if (!lasts) Release(*action);
         changed.push_back(action->id);
       }
       continue;
@@ -282,7 +291,7 @@ std::vector<std::string> Policy::Advance(const View& view) {
     action->reason = judged.reason;
     action->promised = judged.promised;
     action->time_ns = view.unix_ns;
-    if (!judged.refusal) Decide(*action, view);
+    if (!judged.refusal) Decide(*action, DecisionOf(options_.on_slow), view);
     changed.push_back(action->id);
   }
   return changed;
@@ -301,7 +310,11 @@ absl::StatusOr<std::string> Policy::Why(int number, const View& view) const {
       return action.verdict_id == verdict.id && action.decision != Decision::kNone;
     });
     if (done != kept_.actions.end()) {
-      return absl::StrCat(called, ": ", Name(done->decision), ", ", Name(done->state), ": ", done->reason);
+      std::string said = absl::StrCat(called, ": ", Name(done->decision), ", ", Name(done->state), ": ", done->reason);
+      for (const Order& order : done->orders) {
+        absl::StrAppend(&said, "; ", order.to, ": ", Name(order.outcome), ", ", order.text);
+      }
+      return said;
     }
     const Judgement judged = Judge(verdict, view);
     if (judged.refusal) return absl::StrCat(called, ": refused: ", Name(*judged.refusal), ": ", judged.reason);
@@ -334,7 +347,8 @@ absl::StatusOr<Action> Policy::Evict(int number, const View& view) {
   asked.reason = "a person has asked for it";
   Action* action = Add(std::move(asked), view);
   if (action == nullptr) return absl::ResourceExhaustedError("too many verdicts are open");
-  Decide(*action, view);
+  const bool leaves = options_.on_slow == OnSlow::kReplace || options_.on_slow == OnSlow::kDrop;
+  Decide(*action, leaves ? DecisionOf(options_.on_slow) : Decision::kOrder, view);
   return *action;
 }
 
@@ -346,8 +360,27 @@ absl::Status Policy::Cancel(const std::string& id, int64_t unix_ns) {
         "the action is ", action->decision == Decision::kNone ? "refused" : Name(action->state), " already"));
   }
   CallOff(*action, "by a person");
+  Release(*action);
   action->time_ns = unix_ns;
   return absl::OkStatus();
+}
+
+std::optional<Policy::Due> Policy::NextOrder(const std::string& to) const {
+  for (const Action& action : kept_.actions) {
+    if (action.decision != Decision::kOrder) continue;
+    const auto order = std::ranges::find(action.orders, to, &Order::to);
+    const bool begun = order != action.orders.end();
+    if (action.state == State::kCalledOff) {
+      if (begun && order->outcome != Outcome::kFailed && !order->withdrawn && CanWithdraw(to))
+        return Due{action.id, true};
+      continue;
+    }
+    // A restarted manager may have been told to send nothing.
+    const bool wanted = action.trigger == Trigger::kPerson || options_.on_slow == OnSlow::kOrder;
+    const bool open = action.state == State::kDecided || action.state == State::kUnderWay;
+    if (wanted && open && (!begun || order->outcome == Outcome::kSent)) return Due{action.id, false};
+  }
+  return std::nullopt;
 }
 
 void Policy::SetOrder(const std::string& id, const Order& order, size_t receivers) {
@@ -367,8 +400,7 @@ void Policy::SetOrder(const std::string& id, const Order& order, size_t receiver
   const size_t taken = count(Outcome::kTaken);
   action->state = failed + taken < receivers ? State::kUnderWay : taken > 0 ? State::kDone : State::kFailed;
   if (action->state != State::kFailed) return;
-  // Nobody has taken it, so the node is still there to be named again.
-  std::erase_if(kept_.evicted, [&](const Kept::Evicted& evicted) { return evicted.action == id; });
+  Release(*action);  // Nobody has taken it, so the node is still there to be named again.
 }
 
 std::string Summary(const std::deque<Action>& actions) {

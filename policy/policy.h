@@ -68,7 +68,7 @@ class Policy {
       int64_t time_ns = 0;  // Unix
       friend bool operator==(const Evicted&, const Evicted&) = default;
     };
-    std::vector<Evicted> evicted;  // decided, and not called off; oldest first
+    std::vector<Evicted> evicted;  // decided, and not called off or done all the same; oldest first
     std::deque<Action> actions;    // oldest first
 
     friend bool operator==(const Kept&, const Kept&) = default;
@@ -83,7 +83,7 @@ class Policy {
   // What would be done about the node now, and why. NOT_FOUND: there is no such node.
   absl::StatusOr<std::string> Why(int node, const View& view) const;
 
-  // A person's decision: it needs neither a verdict nor a gain, and counts in the budget. FAILED_PRECONDITION: the node
+  // A person's decision: it needs neither a verdict nor a gain, and counts in the budget. With kRehearse it is an order. FAILED_PRECONDITION: the node
   // cannot be named, or goes against `--on-slow`. NOT_FOUND: there is no such node. ALREADY_EXISTS: it was decided.
   absl::StatusOr<Action> Evict(int node, const View& view);
   // Calls an action off. NOT_FOUND: there is none. FAILED_PRECONDITION: there is nothing to call off.
@@ -91,6 +91,13 @@ class Policy {
   void Pause() { kept_.paused = true; }
   void Allow() { kept_.paused = kept_.did_not_help = false; }
 
+  struct Due {
+    std::string id;
+    bool withdraw = false;
+    friend bool operator==(const Due&, const Due&) = default;
+  };
+  // The oldest order that the receiver has to get, or get back; empty: none.
+  std::optional<Due> NextOrder(const std::string& to) const;
   // What became of the action's order to one receiver, of all that it goes to.
   void SetOrder(const std::string& id, const Order& order, size_t receivers);
 
@@ -111,8 +118,10 @@ class Policy {
   std::optional<Judgement> RefuseByOperator(const View& view) const;
   // Null: there is no room, because all that is listed is about open verdicts.
   Action* Add(Action action, const View& view);
-  void Decide(Action& action, const View& view);
+  void Decide(Action& action, Decision decision, const View& view);
   void CallOff(Action& action, const std::string& why);
+  // The node may be decided on again.
+  void Release(const Action& action);
   bool IsHeld(const std::string& node_name) const;
   Action* Mutable(const std::string& id);
 

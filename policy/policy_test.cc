@@ -258,6 +258,47 @@ TEST(PolicyTest, AnOrderIsCalledOffWhenItsVerdictClears) {
   EXPECT_THAT(policy.kept().evicted, IsEmpty()) << "the node was not evicted, and may be named again";
 }
 
+TEST(PolicyTest, WhatACommandHasDoneStaysDone) {
+  Job job;
+  Policy policy = job.Make();
+  const std::string id = policy.Advance(job.Now())[0];
+  EXPECT_EQ(policy.NextOrder("command")->id, id);
+  policy.SetOrder(id, {"command", kBegin, Outcome::kSent, "again later"}, 2);
+  EXPECT_FALSE(policy.NextOrder("command")->withdraw) << "until it is taken";
+  policy.SetOrder(id, {"command", kBegin, Outcome::kTaken, "drained"}, 2);
+  EXPECT_EQ(policy.NextOrder("command"), std::nullopt);
+  policy.SetOrder(id, {"nvrx", kBegin, Outcome::kTaken, "written"}, 2);
+  EXPECT_THAT(*policy.Why(3, job.Now()), HasSubstr("order, done: "));
+  EXPECT_THAT(*policy.Why(3, job.Now()), HasSubstr("command: taken, drained"));
+  job.verdict().open = false;
+  EXPECT_THAT(policy.Advance(job.Now()), SizeIs(1));
+  EXPECT_TRUE(policy.NextOrder("nvrx")->withdraw);
+  EXPECT_EQ(policy.NextOrder("command"), std::nullopt);
+  policy.SetOrder(id, {"nvrx", kBegin, Outcome::kTaken, "removed", true}, 2);
+  EXPECT_EQ(policy.NextOrder("nvrx"), std::nullopt);
+  EXPECT_EQ(policy.Find(id)->state, State::kCalledOff);
+  // The verdict flaps: the node is not drained again.
+  job.report.verdicts = {SlowNode(3, 9)};
+  job.view.unix_ns += 2 * kHour;
+  EXPECT_EQ(policy.Find(policy.Advance(job.Now())[0])->refused_by, Refusal::kHeld);
+  ASSERT_TRUE(policy.Cancel(policy.kept().actions.front().id, 0).code() == absl::StatusCode::kFailedPrecondition);
+}
+
+TEST(PolicyTest, ASuccessorThatMayNotOrderSendsNothing) {
+  Job job;
+  Policy policy = job.Make();
+  const std::string id = policy.Advance(job.Now())[0];
+  policy.SetOrder(id, {"nvrx", kBegin, Outcome::kSent, ""}, 1);
+  job.kept = policy.kept();
+  job.options.on_slow = OnSlow::kRehearse;
+  Policy next = job.Make();
+  EXPECT_EQ(next.NextOrder("nvrx"), std::nullopt);
+  const std::string asked = next.Evict(1, job.Now())->id;
+  EXPECT_EQ(next.NextOrder("nvrx")->id, asked) << "a person asks for an order";
+  ASSERT_TRUE(next.Cancel(id, kBegin).ok());
+  EXPECT_TRUE(next.NextOrder("nvrx")->withdraw) << "it may have been sent";
+}
+
 TEST(PolicyTest, AnOrderStaysWhenTheNodeHasLeft) {
   Job job;
   Policy policy = job.Make();

@@ -72,7 +72,10 @@ Json ToKept(const Action& action) {
   Json json = ToJson(action);
   json["time_ns"] = action.time_ns;
   json["verdict_id"] = action.verdict_id;
-  for (size_t i = 0; i < action.orders.size(); ++i) json["orders"][i]["time_ns"] = action.orders[i].time_ns;
+  for (size_t i = 0; i < action.orders.size(); ++i) {
+    json["orders"][i]["time_ns"] = action.orders[i].time_ns;
+    json["orders"][i]["withdrawn"] = action.orders[i].withdrawn;
+  }
   return json;
 }
 
@@ -118,10 +121,31 @@ bool ReadAction(const Json& json, Action* action) {
     order.to = ReadText(row, "to");
     order.time_ns = row.at("time_ns").get<int64_t>();
     order.text = ReadText(row, "text");
+    order.withdrawn = row.value("withdrawn", false);
     if (!Read(row, "outcome", 3, &order.outcome) || action->orders.size() >= kMaxOrders) return false;
     action->orders.push_back(std::move(order));
   }
   return !action->id.empty();
+}
+
+// For people. Throws where a value has another type than it should have.
+std::string TextOf(const Json& action) {
+  const bool refused = !action.at("refused_by").is_null();
+  std::string out = absl::StrCat(
+      Printable(action.at("time").get<std::string>()), "  ", Printable(action.at("id").get<std::string>()), "  ",
+      refused ? absl::StrCat("refused: ", Printable(action.at("refused_by").get<std::string>()))
+              : absl::StrCat(Printable(action.at("decision").get<std::string>()), ", ",
+                             Printable(action.at("state").get<std::string>())),
+      "\n  ", Printable(action.at("reason").get<std::string>(), 1000), "\n");
+  if (const std::string verdict = action.at("verdict").get<std::string>(); !verdict.empty()) {
+    absl::StrAppend(&out, "  verdict: ", Printable(verdict, 1000), "\n");
+  }
+  for (const Json& order : action.at("orders")) {
+    absl::StrAppend(&out, "  ", Printable(order.at("to").get<std::string>()), ": ",
+                    Printable(order.at("outcome").get<std::string>()), ", ",
+                    Printable(order.at("text").get<std::string>(), 1000), "\n");
+  }
+  return out;
 }
 
 }  // namespace
@@ -166,25 +190,19 @@ absl::StatusOr<std::string> RenderText(std::string_view text) {
       absl::StrAppend(&out, "nothing about these leaves the job: ", Printable(no_name.get<std::string>(), 1000), "\n");
     }
     for (const Json& action : json.at("actions")) {
-      const bool refused = !action.at("refused_by").is_null();
-      absl::StrAppend(&out, "\n", Printable(action.at("time").get<std::string>()), "  ",
-                      Printable(action.at("id").get<std::string>()), "  ",
-                      refused ? absl::StrCat("refused: ", Printable(action.at("refused_by").get<std::string>()))
-                              : absl::StrCat(Printable(action.at("decision").get<std::string>()), ", ",
-                                             Printable(action.at("state").get<std::string>())),
-                      "\n  ", Printable(action.at("reason").get<std::string>(), 1000), "\n");
-      if (const std::string verdict = action.at("verdict").get<std::string>(); !verdict.empty()) {
-        absl::StrAppend(&out, "  verdict: ", Printable(verdict, 1000), "\n");
-      }
-      for (const Json& order : action.at("orders")) {
-        absl::StrAppend(&out, "  ", Printable(order.at("to").get<std::string>()), ": ",
-                        Printable(order.at("outcome").get<std::string>()), ", ",
-                        Printable(order.at("text").get<std::string>(), 1000), "\n");
-      }
+      absl::StrAppend(&out, "\n", TextOf(action));
     }
     return out;
   } catch (const Json::exception& error) {
     return absl::InvalidArgumentError(absl::StrCat("no list of actions: ", error.what()));
+  }
+}
+
+absl::StatusOr<std::string> RenderActionText(std::string_view text) {
+  try {
+    return TextOf(Json::parse(text));
+  } catch (const Json::exception& error) {
+    return absl::InvalidArgumentError(absl::StrCat("no action: ", error.what()));
   }
 }
 

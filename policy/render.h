@@ -20,6 +20,9 @@ std::string RenderJson(const Action& action);
 // For people, of what RenderJson wrote. INVALID_ARGUMENT: it is none.
 absl::StatusOr<std::string> RenderText(std::string_view json);
 
+// The same of one action, as RenderJson wrote it.
+absl::StatusOr<std::string> RenderActionText(std::string_view json);
+
 std::string RenderKept(const Policy::Kept& kept);
 // INVALID_ARGUMENT: RenderKept wrote no such text.
 absl::StatusOr<Policy::Kept> ReadKept(std::string_view text);
