@@ -11,7 +11,6 @@
 #include "common/log.h"
 #include "common/utf8.h"
 #include "grpcpp/grpcpp.h"
-#include "manager/rpc/call_again.h"
 #include "proto/plain_link.h"
 #include "pubfault.grpc.pb.h"
 
@@ -50,11 +49,6 @@ int64_t NowMs() {
 
 bool IsLowerAlnum(char c) { return (c >= 'a' && c <= 'z') || (c >= '0' && c <= '9'); }
 
-bool IsClusterdName(const std::string& name) {
-  return !name.empty() && name.size() <= kMaxNodeNameBytes && IsLowerAlnum(name.front()) && IsLowerAlnum(name.back()) &&
-         std::all_of(name.begin(), name.end(), [](char c) { return IsLowerAlnum(c) || c == '-' || c == '.'; });
-}
-
 // Spaces are the only white space that ClusterD takes.
 std::string OneLine(std::string text, size_t bytes) {
   for (char& c : text) {
@@ -86,6 +80,32 @@ int FirstRank(const std::vector<RankReport>& ranks) {
 }
 
 }  // namespace
+
+bool IsClusterdName(const std::string& name) {
+  return !name.empty() && name.size() <= kMaxNodeNameBytes && IsLowerAlnum(name.front()) && IsLowerAlnum(name.back()) &&
+         std::all_of(name.begin(), name.end(), [](char c) { return IsLowerAlnum(c) || c == '-' || c == '.'; });
+}
+
+absl::Status SendPublicFault(const std::string& address, const PublicFaultRequest& request, StoppableCalls& calls) {
+  // ClusterD speaks plain text only (docs/security-model.md). Faults are rare: each has a connection of its own.
+  absl::StatusOr<proto::PlainLink> link = proto::PlainLink::Begin(address);
+  if (!link.ok()) return absl::UnavailableError(link.status().message());
+  std::unique_ptr<PubFault::Stub> stub = PubFault::NewStub(link->channel());
+  grpc::ClientContext context;
+  context.set_deadline(std::chrono::system_clock::now() + kCallDeadline);
+  if (!calls.Begin(&context)) return absl::CancelledError();
+  RespStatus reply;
+  grpc::Status status = link->Explain(stub->SendPublicFault(&context, request, &reply));
+  calls.End();
+  if (!status.ok()) {
+    return absl::UnavailableError(
+        absl::StrCat(status.error_message(), " (gRPC status ", static_cast<int>(status.error_code()), ")"));
+  }
+  if (reply.code() == kTaken) return absl::OkStatus();
+  // It would answer the same again: the code is not in its list, or its rules are newer than ours.
+  if (reply.code() == kCodeBadParameter) return absl::InvalidArgumentError(reply.info());
+  return absl::UnavailableError(absl::StrCat("code ", reply.code(), ", ", reply.info()));
+}
 
 bool IsReportable(const Verdict& verdict, int64_t last_step) {
   return verdict.open && verdict.cause != diagnosis::Cause::kUnknown &&
@@ -239,29 +259,17 @@ class FaultReporter::Impl {
   }
 
   std::string Send(uint64_t verdict, const PublicFaultRequest& request, KeptFault::State state) {
-    // ClusterD speaks plain text only (docs/security-model.md). Faults are rare: each has a connection of its own.
-    absl::StatusOr<proto::PlainLink> link = proto::PlainLink::Begin(options_.address);
-    if (!link.ok()) return std::string(link.status().message());
-    std::unique_ptr<PubFault::Stub> stub = PubFault::NewStub(link->channel());
-    grpc::ClientContext context;
-    context.set_deadline(std::chrono::system_clock::now() + kCallDeadline);
-    if (!calls_.Begin(&context)) return "";
-    RespStatus reply;
-    grpc::Status status = link->Explain(stub->SendPublicFault(&context, request, &reply));
-    calls_.End();
-    if (!status.ok()) return absl::StrCat(status.error_message(), " (gRPC status ", status.error_code(), ")");
-    if (reply.code() != kTaken && reply.code() != kCodeBadParameter) {
-      return absl::StrCat("code ", reply.code(), ", ", reply.info());
-    }
+    const absl::Status sent = SendPublicFault(options_.address, request, calls_);
+    if (absl::IsCancelled(sent)) return "";
+    const bool refused = absl::IsInvalidArgument(sent);
+    if (!sent.ok() && !refused) return std::string(sent.message());
     const Fault& fault = request.faults(0);
-    if (reply.code() != kTaken) state = KeptFault::State::kRefused;
-    Keep({verdict, state, request.SerializeAsString()});
-    if (reply.code() == kTaken) {
+    Keep({verdict, refused ? KeptFault::State::kRefused : state, request.SerializeAsString()});
+    if (refused) {
+      spdlog::error("ClusterD refuses fault {}, code {}: {}", fault.faultid(), fault.faultcode(), sent.message());
+    } else {
       spdlog::info("reported to ClusterD: fault {}, code {}, node {}", fault.faultid(), fault.faultcode(),
                    fault.influence(0).nodename());
-    } else {
-      // It would answer the same again: the code is not in its list, or its rules are newer than ours.
-      spdlog::error("ClusterD refuses fault {}, code {}: {}", fault.faultid(), fault.faultcode(), reply.info());
     }
     return "";
   }

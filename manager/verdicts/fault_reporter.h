@@ -12,7 +12,9 @@
 #include <string>
 #include <vector>
 
+#include "absl/status/status.h"
 #include "diagnosis/verdict.h"
+#include "manager/rpc/call_again.h"
 #include "manager/switch/core.h"
 #include "manager/switch/state_db.h"
 #include "pubfault.pb.h"
@@ -41,6 +43,13 @@ PublicFaultRequest FaultRequest(const diagnosis::Verdict& verdict, const std::ve
                                 const JobShape& job, int64_t now_ms);
 // The end of a fault that was reported with `request`.
 PublicFaultRequest RecoveryRequest(const PublicFaultRequest& request, int64_t now_ms);
+
+// Whether ClusterD takes the name as a node's.
+bool IsClusterdName(const std::string& name);
+
+// Sends one message to ClusterD at `address`. INVALID_ARGUMENT: it is refused, and would be again. CANCELLED: `calls` were
+// stopped. Any other error: it may be taken later.
+absl::Status SendPublicFault(const std::string& address, const PublicFaultRequest& request, StoppableCalls& calls);
 
 class FaultReporter {
  public:
