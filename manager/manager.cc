@@ -68,8 +68,9 @@ absl::Status RunManager(const ManagerOptions& given) {
         "and end it");
   }
   if (IsStandIn(options->secret)) {
-    spdlog::warn("no TASKD_TOKEN and no --tls-dir: whoever knows the job's id can join it and end it{}",
-                 given.report_fault ? "; so --report-fault reports nothing" : "");
+    spdlog::warn("no TASKD_TOKEN and no --tls-dir: whoever knows the job's id can join it and end it{}{}",
+                 given.report_fault ? "; so --report-fault reports nothing" : "",
+                 given.on_slow.order_to.empty() ? "" : "; so nothing is sent to --order-to");
   }
   if (!options->not_supported.empty()) spdlog::warn("{}", UnsupportedLine(options->not_supported));
   spdlog::info("manager of job '{}' answers gRPC on {} (port {})", options->job, options->listen, (*server)->port());

@@ -130,6 +130,9 @@ absl::StatusOr<ManagerOptions> ResolveManagerOptions(ManagerOptions options) {
   absl::StatusOr<policy::Options> policy = policy::ReadOptions(options.on_slow);
   if (!policy.ok()) return policy.status();
   options.policy = *std::move(policy);
+  if (absl::Status there = CheckOrderTo(options.policy.order_to, OwnEnvironment(), !options.clusterd.empty());
+      !there.ok())
+    return there;
   absl::Status listen = proto::CheckListenAllowed(
       options.listen, {options.tls_dir, options.token.empty() ? options.secret : options.token},
       options.allow_plaintext);
@@ -140,7 +143,11 @@ absl::StatusOr<ManagerOptions> ResolveManagerOptions(ManagerOptions options) {
     options.secret = SecretOf(options);
   }
   // Whoever knows the job's id could have any node of the cluster marked.
-  if (IsStandIn(options.secret)) options.report_fault = false;
+  if (IsStandIn(options.secret)) {
+    options.report_fault = false;
+    if (options.policy.on_slow == policy::OnSlow::kOrder) options.policy.on_slow = policy::OnSlow::kRehearse;
+    options.policy.order_to.clear();
+  }
   options.node_names = NodeNamesOf(OwnEnvironment());
   if (options.state_dir.empty() && !options.task_id.empty()) {
     absl::StatusOr<std::string> folder = DefaultStateDir(options.task_id);

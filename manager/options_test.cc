@@ -114,7 +114,7 @@ TEST(ResolveManagerOptionsTest, EveryJobHasASecret) {
   EXPECT_FALSE(IsStandIn(secret([](ManagerOptions& o) { o.task_id = "task"; })));
 }
 
-TEST(ResolveManagerOptionsTest, NoFaultsOnTheStrengthOfAStandIn) {
+TEST(ResolveManagerOptionsTest, NoFaultsAndNoOrdersOnTheStrengthOfAStandIn) {
   const auto reports = [](const std::string& listen, const std::string& token) {
     ManagerOptions options;
     options.listen = listen;
@@ -123,9 +123,14 @@ TEST(ResolveManagerOptionsTest, NoFaultsOnTheStrengthOfAStandIn) {
     options.task_id = "task";
     options.clusterd = "127.0.0.1:1";
     options.report_fault = true;
+    options.on_slow.on_slow = "order";
+    options.on_slow.order_to = "command:/bin/true";
     absl::StatusOr<ManagerOptions> resolved = ResolveManagerOptions(options);
     EXPECT_TRUE(resolved.ok()) << resolved.status();
-    return resolved.ok() && resolved->report_fault;
+    if (!resolved.ok()) return false;
+    EXPECT_EQ(resolved->policy.order_to.size(), resolved->report_fault ? 1u : 0u);
+    EXPECT_EQ(resolved->policy.on_slow, resolved->report_fault ? policy::OnSlow::kOrder : policy::OnSlow::kRehearse);
+    return resolved->report_fault;
   };
   EXPECT_FALSE(reports("0.0.0.0:1", ""));
   EXPECT_TRUE(reports("0.0.0.0:1", "given"));

@@ -12,6 +12,7 @@
 #include "absl/strings/ascii.h"
 #include "absl/strings/str_cat.h"
 #include "common/address.h"
+#include "common/environment.h"
 #include "common/http_access.h"
 #include "common/http_server.h"
 #include "common/job_secret.h"
@@ -25,6 +26,10 @@
 #include "grpcpp/impl/service_type.h"
 #include "manager/actions/action_core.h"
 #include "manager/actions/action_service.h"
+#include "manager/actions/clusterd_receiver.h"
+#include "manager/actions/command_receiver.h"
+#include "manager/actions/nvrx_receiver.h"
+#include "manager/actions/order_sender.h"
 #include "manager/job/job_link_service.h"
 #include "manager/job/route_agreement_service.h"
 #include "manager/ledger/job_ledger.h"
@@ -121,6 +126,31 @@ policy::View LookForPolicy(const JobSnapshot& job, const JobLedger& job_ledger, 
   return view;
 }
 
+// "refused by cost", "rehearse", "order failed (command: exit code 1)".
+std::string TextOf(const policy::Action& action) {
+  if (action.refused_by) return absl::StrCat("refused by ", Name(*action.refused_by));
+  std::string text = Name(action.decision);
+  if (action.state == policy::State::kDecided || action.state == policy::State::kCalledOff) return text;
+  absl::StrAppend(&text, " ", Name(action.state));
+  for (const policy::Order& order : action.orders) {
+    absl::StrAppend(&text, &order == &action.orders.front() ? " (" : "; ", order.to, ": ", order.text);
+  }
+  return absl::StrCat(text, action.orders.empty() ? "" : ")");
+}
+
+std::unique_ptr<OrderReceiver> MakeReceiver(const OrderTo& to, const ManagerOptions& options, const JobShape& shape,
+                                            const std::shared_ptr<DiagnosisCore>& diagnosis) {
+  switch (to.kind) {
+    case OrderTo::Kind::kCommand:
+      return std::make_unique<CommandReceiver>(to.path);
+    case OrderTo::Kind::kNvrx:
+      return std::make_unique<NvrxReceiver>(to.path, NvrxFileName(OwnEnvironment()));
+    case OrderTo::Kind::kClusterd:
+      return std::make_unique<ClusterdReceiver>(options.clusterd, shape, [diagnosis] { return diagnosis->report(); });
+  }
+  return nullptr;
+}
+
 // What the token of HTTP is made of.
 const std::string& GivenSecret(const ManagerOptions& options) {
   return options.token.empty() ? options.secret : options.token;
@@ -147,6 +177,7 @@ class ManagerServer::Impl {
  public:
   ~Impl() {
     serving_ = false;
+    senders_.clear();
     reporter_.reset();
     clusterd_.reset();
     switch_file_.reset();
@@ -207,6 +238,10 @@ class ManagerServer::Impl {
       reporter_ = std::make_unique<FaultReporter>(
           FaultReporter::Options{options.clusterd, core_->shape()}, db_.get(),
           [diagnosis = diagnosis_] { return diagnosis->report(); }, [core = core_] { return core->Snapshot(); });
+    }
+    for (const OrderTo& to : options.policy.order_to) {
+      senders_.push_back(std::make_unique<OrderSender>(
+          Name(to.kind), MakeReceiver(to, options, core_->shape(), diagnosis_), actions_));
     }
     upkeep_ = std::thread([this] { KeepUp(); });
     return absl::OkStatus();
@@ -345,10 +380,7 @@ class ManagerServer::Impl {
       LoggedEvent event;
       event.time_ns = RealtimeNs();
       event.kind = kind;
-      event.text = absl::StrCat(
-          "action ", action.id, ": ",
-          action.refused_by ? absl::StrCat("refused by ", Name(*action.refused_by)) : Name(action.decision), ": ",
-          action.reason);
+      event.text = absl::StrCat("action ", action.id, ": ", TextOf(action), ": ", action.reason);
       event.node = action.node;
       spdlog::info("{}: {}", kind, Printable(event.text, kShownLineBytes));
       events->Add(std::move(event));
@@ -551,6 +583,7 @@ class ManagerServer::Impl {
   std::unique_ptr<SwitchFileWatcher> switch_file_;
   std::unique_ptr<ClusterdClient> clusterd_;
   std::unique_ptr<FaultReporter> reporter_;
+  std::vector<std::unique_ptr<OrderSender>> senders_;
   std::mutex mutex_;
   std::condition_variable wake_;
   bool stopping_ = false;

@@ -30,7 +30,7 @@ ALLOWED = {
     "manager/supervision": {"common", "proto", "manager/rpc", "manager/switch"},
     "manager/job": {"common", "proto", "manager/rpc", "manager/switch"},
     "manager/ledger": {"common", "marks", "diagnosis", "ledger", "proto", "manager/switch", "manager/supervision"},
-    "manager/actions": {"common", "policy", "proto", "manager/switch"},
+    "manager/actions": {"common", "policy", "proto", "manager/rpc", "manager/switch", "manager/verdicts"},
     "manager/nodes": {"common", "proto", "manager/rpc", "manager/switch", "manager/verdicts"},
     "manager/page": {"common", "diagnosis", "proto", "view", "manager/rpc", "manager/switch", "manager/verdicts", "manager/supervision",
                      "manager/ledger", "manager/actions"},

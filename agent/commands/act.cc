@@ -122,7 +122,9 @@ class ActEvictCommand final : public ActCommand {
     request.set_node(node_);
     const absl::StatusOr<std::string> action = Ask(&v1::Actions::Stub::EvictNode, request);
     if (!action.ok()) return action.status();
-    return Print(*action + "\n");
+    const absl::StatusOr<std::string> text = policy::RenderActionText(*action);
+    if (!text.ok()) return absl::UnavailableError(text.status().message());
+    return Print(*text);
   }
 
  private:

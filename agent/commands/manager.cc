@@ -38,7 +38,10 @@ class ManagerCommand : public Command {
     flags.Add("--report-fault", options_.report_fault, "report nodes that slow the job down to ClusterD");
     flags.Add(
         "--on-slow", options_.on_slow.on_slow,
-        "report, or rehearse: decide by its price whether a slow node should be taken out, and do nothing [report]");
+        "report; rehearse: decide by its price whether a slow node should be taken out, and do nothing; order: decide, "
+        "and send an order to --order-to [report]");
+    flags.Add("--order-to", options_.on_slow.order_to,
+              "receivers of orders, separated by commas: command:PATH, nvrx:DIR, clusterd");
     flags.Add("--on-slow-when", options_.on_slow.on_slow_when,
               "verdicts that are worth a decision [cause=compute,memory,host,network,dataloader;confidence>=0.95;"
               "open>=50 steps;cost>=5%]");

@@ -66,7 +66,8 @@ int LaunchRanks(run::RunOptions options, Environment environment) {
   const policy::OptionTexts& on_slow = options.on_slow;
   for (const auto& [variable, value] :
        {std::pair("TASKD_ON_SLOW", &on_slow.on_slow), std::pair("TASKD_ON_SLOW_WHEN", &on_slow.on_slow_when),
-        std::pair("TASKD_REMAINING", &on_slow.remaining), std::pair("TASKD_EVICTIONS", &on_slow.evictions)}) {
+        std::pair("TASKD_REMAINING", &on_slow.remaining), std::pair("TASKD_EVICTIONS", &on_slow.evictions),
+        std::pair("TASKD_ORDER_TO", &on_slow.order_to)}) {
     if (!value->empty()) environment[variable] = *value;
   }
   if (!options.ledger.empty()) environment["TASKD_LEDGER"] = options.ledger;

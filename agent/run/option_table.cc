@@ -53,6 +53,7 @@ constexpr OptionSpec kOptions[] = {
     {"on-slow-when"},
     {"remaining"},
     {"evictions"},
+    {"order-to"},
     {"no-taskd", Kind::kFlag},
     {"dry-run", Kind::kFlag, 0, false},
     {"hang-action"},

@@ -458,7 +458,8 @@ class Interpreter {
     RunOptions& o = options_;
     for (const auto& [option, text] :
          {std::pair("on-slow", &o.on_slow.on_slow), std::pair("on-slow-when", &o.on_slow.on_slow_when),
-          std::pair("remaining", &o.on_slow.remaining), std::pair("evictions", &o.on_slow.evictions)}) {
+          std::pair("remaining", &o.on_slow.remaining), std::pair("evictions", &o.on_slow.evictions),
+          std::pair("order-to", &o.on_slow.order_to)}) {
       absl::Status read = With(option, [&](const GivenOption& g) {
         *text = g.value;
         if (!o.manager.empty()) {
@@ -468,7 +469,13 @@ class Interpreter {
       });
       if (!read.ok()) return read;
     }
-    return policy::ReadOptions(o.on_slow).status();
+    const absl::StatusOr<policy::Options> read = policy::ReadOptions(o.on_slow);
+    if (!read.ok()) return read.status();
+    // The manager starts on node 0.
+    if (!o.manager.empty() || o.node_rank != 0) return absl::OkStatus();
+    const bool knows_clusterd =
+        !ValueOf(environment_, "TASKD_CLUSTERD").empty() || !ValueOf(environment_, "MINDX_SERVER_IP").empty();
+    return CheckOrderTo(read->order_to, environment_, knows_clusterd);
   }
 
   absl::Status Program() {

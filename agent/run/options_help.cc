@@ -98,14 +98,17 @@ TaskD
                               [nothing, until taskd switch all=on]
   --ledger DIR                keep where the job's time went there, for all its attempts
                               (TASKD_JOB, TASKD_TASK_ID name it) [gone with the launcher]
-  --on-slow report|rehearse   rehearse: decide by its price whether a slow node should be
-                              taken out, and do nothing; see taskd act list [report]
+  --on-slow WHAT              report; rehearse: decide by its price whether a slow node
+                              should be taken out, and do nothing; order: decide, and send
+                              an order to --order-to; see taskd act list [report]
   --on-slow-when WHEN         verdicts that are worth a decision; any part may be given
                               [cause=compute,memory,host,network,dataloader;
                               confidence>=0.95;open>=50 steps;cost>=5%]
   --remaining H               hours that the job still has to run
                               [as long as it has run so far, at most 24]
   --evictions N/H             at most N nodes in H hours [1/1, and 3 a job]
+  --order-to LIST             receivers of orders, with commas: command:PATH (is run on
+                              node 0), nvrx:DIR, clusterd
   --no-taskd                  no manager, no proxy, nothing preloaded into the ranks
 
 Accepted for torchrun's sake, without effect

@@ -552,6 +552,7 @@ TEST(RunOptionsTest, Help) {
                              "on-slow-when",
                              "remaining",
                              "evictions",
+                             "order-to",
                              "no-taskd",
                              "hang-action",
                              "hang-factor",

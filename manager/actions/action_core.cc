@@ -1,6 +1,7 @@
 #include "manager/actions/action_core.h"
 
 #include <algorithm>
+#include <optional>
 #include <set>
 #include <utility>
 #include <vector>
@@ -114,7 +115,13 @@ std::deque<policy::Action> ActionCore::List() const {
 
 ActionCore::Counts ActionCore::counts() const {
   std::lock_guard lock(mutex_);
-  return counts_;
+  Counts counts = counts_;
+  for (const policy::Action& action : policy_.kept().actions) {
+    if (action.state != policy::State::kUnderWay) continue;
+    counts.orders_waiting +=
+        static_cast<uint64_t>(std::ranges::count(action.orders, policy::Outcome::kSent, &policy::Order::outcome));
+  }
+  return counts;
 }
 
 absl::StatusOr<std::string> ActionCore::Why(int node) const {
@@ -124,14 +131,73 @@ absl::StatusOr<std::string> ActionCore::Why(int node) const {
   return policy_.Why(node, view);
 }
 
-absl::Status ActionCore::Evict(int node) {
+absl::StatusOr<std::string> ActionCore::Evict(int node) {
   const SharedReport report = options_.report();
   const policy::View view = Look(report);
   if (std::ranges::find(view.nodes, node, &policy::Node::node) == view.nodes.end()) {
     return absl::NotFoundError(absl::StrCat("node ", node, " is not connected"));
   }
-  return absl::FailedPreconditionError(
-      absl::StrCat("node ", node, " stays: this job has no receiver that an order could be sent to"));
+  if (options_.policy.order_to.empty()) {
+    return absl::FailedPreconditionError(
+        absl::StrCat("node ", node, " stays: this job has no receiver that an order could be sent to (--order-to)"));
+  }
+  std::lock_guard change(change_mutex_);
+  absl::StatusOr<policy::Action> action = absl::UnknownError("");
+  {
+    std::lock_guard lock(mutex_);
+    action = policy_.Evict(node, view);
+    if (!action.ok()) return action.status();
+    ++counts_.decisions[static_cast<size_t>(action->decision)];
+  }
+  SaveNow().IgnoreError();  // it is sent as soon as it is kept
+  options_.on_event("action_decided", *action);
+  return policy::RenderJson(*action);
+}
+
+absl::StatusOr<std::optional<ActionCore::DueOrder>> ActionCore::TakeOrder(const std::string& to) {
+  std::lock_guard change(change_mutex_);
+  DueOrder due;
+  {
+    std::lock_guard lock(mutex_);
+    const std::optional<policy::Policy::Due> next = policy_.NextOrder(to);
+    if (!next) return std::nullopt;
+    due.withdraw = next->withdraw;
+    due.action = *policy_.Find(next->id);
+    const auto before = std::ranges::find(due.action.orders, to, &policy::Order::to);
+    if (before == due.action.orders.end()) {
+      policy_.SetOrder(next->id, {to, options_.unix_ns(), policy::Outcome::kSent, "not answered yet"},
+                       options_.policy.order_to.size());
+    }
+  }
+  if (absl::Status saved = SaveNow(); !saved.ok()) return saved;
+  return due;
+}
+
+void ActionCore::EndOrder(const std::string& to, const DueOrder& due, policy::Outcome outcome,
+                          const std::string& text) {
+  std::lock_guard change(change_mutex_);
+  std::optional<policy::Action> ended;
+  {
+    std::lock_guard lock(mutex_);
+    const policy::Action* action = policy_.Find(due.action.id);
+    if (action == nullptr) return;
+    const policy::State before = action->state;
+    policy::Order order{to, options_.unix_ns(), outcome, text};
+    if (due.withdraw) {
+      // What the receiver said of the order itself stays.
+      const auto sent = std::ranges::find(action->orders, to, &policy::Order::to);
+      if (sent != action->orders.end()) order.outcome = sent->outcome;
+      order.withdrawn = outcome != policy::Outcome::kSent;
+    } else if (outcome != policy::Outcome::kSent) {
+      ++(outcome == policy::Outcome::kTaken ? counts_.orders_taken : counts_.orders_failed);
+    }
+    policy_.SetOrder(due.action.id, order, options_.policy.order_to.size());
+    if (action->state != before && (action->state == policy::State::kDone || action->state == policy::State::kFailed)) {
+      ended = *action;
+    }
+  }
+  SaveNow().IgnoreError();
+  if (ended) options_.on_event("action_done", *ended);
 }
 
 absl::Status ActionCore::Cancel(const std::string& id) {

@@ -8,6 +8,7 @@
 #include <functional>
 #include <memory>
 #include <mutex>
+#include <optional>
 #include <string>
 
 #include "absl/status/status.h"
@@ -28,13 +29,20 @@ class ActionCore {
     std::function<SharedReport()> report;  // the newest; never null
     // Nodes, price and times. The core fills in `report` and `unix_ns`.
     std::function<policy::View(const diagnosis::Report& report)> look;
-    // `kind`: "action_decided" or "action_called_off". Called without the lock that readers take.
+    // `kind`: "action_decided", "action_done" (its orders were taken or have failed) or "action_called_off". Called without the lock that readers take.
     std::function<void(const char* kind, const policy::Action& action)> on_event;
     std::function<int64_t()> unix_ns = RealtimeNs;
   };
   struct Counts {
     std::array<uint64_t, policy::kDecisions> decisions{};  // since the manager began
     std::array<uint64_t, policy::kRefusals> refusals{};
+    uint64_t orders_taken = 0, orders_failed = 0;
+    uint64_t orders_waiting = 0;  // now: sent, and not taken yet
+  };
+  // What a receiver has to be told.
+  struct DueOrder {
+    policy::Action action;
+    bool withdraw = false;
   };
 
   // `kept`: the last state that Save was given; empty: there is none. If it cannot be read, decisions are paused: without
@@ -54,11 +62,17 @@ class ActionCore {
 
   // As Policy's functions of these names.
   absl::StatusOr<std::string> Why(int node) const;
-  // FAILED_PRECONDITION: nobody takes orders. NOT_FOUND: there is no such node.
-  absl::Status Evict(int node);
+  // The action, as JSON. FAILED_PRECONDITION: nobody takes orders.
+  absl::StatusOr<std::string> Evict(int node);
   absl::Status Cancel(const std::string& id);
   absl::Status Pause();
   absl::Status Allow();
+
+  // For the sender to the receiver that is called `to`: the oldest order that is due, which a restarted manager will know to
+  // have been sent. Empty: none is. Any error: that cannot be kept, so nothing may be sent now.
+  absl::StatusOr<std::optional<DueOrder>> TakeOrder(const std::string& to);
+  // What became of it. kSent: it has to be tried again.
+  void EndOrder(const std::string& to, const DueOrder& due, policy::Outcome outcome, const std::string& text);
 
  private:
   policy::View Look(const SharedReport& report) const;

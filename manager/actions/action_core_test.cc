@@ -147,8 +147,8 @@ TEST_F(ActionCoreTest, APersonPausesAndCancels) {
 
 TEST_F(ActionCoreTest, EvictNeedsAReceiver) {
   const auto actions = Make();
-  EXPECT_EQ(actions->Evict(2).code(), absl::StatusCode::kFailedPrecondition);
-  EXPECT_EQ(actions->Evict(9).code(), absl::StatusCode::kNotFound);
+  EXPECT_EQ(actions->Evict(2).status().code(), absl::StatusCode::kFailedPrecondition);
+  EXPECT_EQ(actions->Evict(9).status().code(), absl::StatusCode::kNotFound);
   EXPECT_THAT(actions->List(), IsEmpty());
 }
 

@@ -40,7 +40,7 @@ class ActionService final : public v1::Actions::CallbackService {
   }
   grpc::ServerUnaryReactor* EvictNode(grpc::CallbackServerContext* context, const ActionsRequest* request,
                                       ActionsReply* reply) override {
-    return Answer(context, request, reply, [&] { return Empty(actions_->Evict(request->node())); });
+    return Answer(context, request, reply, [&] { return actions_->Evict(request->node()); });
   }
   grpc::ServerUnaryReactor* CancelAction(grpc::CallbackServerContext* context, const ActionsRequest* request,
                                          ActionsReply* reply) override {

@@ -117,6 +117,11 @@ void AddActions(const JobSources& sources, MetricsText& metrics) {
   for (size_t i = 0; i < policy::kRefusals; ++i) {
     metrics.Add(counts.refusals[i], {{"refused_by", Name(static_cast<policy::Refusal>(i))}});
   }
+  metrics.Begin("taskd_orders_total", "counter",
+                "Orders about slow nodes that were answered, since the manager began.");
+  metrics.Add(counts.orders_taken, {{"outcome", "taken"}});
+  metrics.Add(counts.orders_failed, {{"outcome", "failed"}});
+  metrics.Gauge("taskd_orders_waiting", "Orders that no receiver has taken or refused yet.", counts.orders_waiting);
 }
 
 void AddSwitchesAndMarks(const View& view, MetricsText& metrics) {

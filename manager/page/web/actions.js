@@ -15,6 +15,6 @@ export function Actions({answer}) {
         <td data-head="time"><time dateTime=${action.time}>${new Date(action.time).toLocaleString([], {hour12: false, dateStyle: "short", timeStyle: "medium"})}</time></td>
         <td data-head="node">${nodeOf(action)}</td>
         <td data-head="decision">${action.refused_by ? `refused: ${action.refused_by}` : `${action.decision}, ${action.state}`}</td>
-        <td>${action.reason}</td></tr>`)}</tbody></table>`}
+        <td>${action.reason}${action.orders.map(({to, outcome, text}) => html`<br />${to}: ${outcome}, ${text}`)}</td></tr>`)}</tbody></table>`}
     ${actions.length > MOST && html`<p class="quiet">and ${actions.length - MOST} before them: <code>taskd act list</code></p>`}</section>`;
 }
