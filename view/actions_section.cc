@@ -18,8 +18,13 @@ std::string NodeOf(const policy::Action& action) {
 std::string ActionRow(const policy::Action& action) {
   const std::string decision = action.refused_by ? absl::StrCat("refused: ", Name(*action.refused_by))
                                                  : absl::StrCat(Name(action.decision), ", ", Name(action.state));
+  std::string orders;
+  for (const policy::Order& order : action.orders) {
+    absl::StrAppend(&orders, "<br>", Html(order.to), ": ", Name(order.outcome), ", ", Html(order.text, 1024));
+  }
   return absl::StrCat("<tr><td class=\"w\">", TimeText(action.time_ns), "</td><td>", Html(NodeOf(action)),
-                      "</td><td class=\"w\">", decision, "</td><td>", Html(action.reason, 1024), "</td></tr>\n");
+                      "</td><td class=\"w\">", decision, "</td><td>", Html(action.reason, 1024), orders,
+                      "</td></tr>\n");
 }
 
 }  // namespace

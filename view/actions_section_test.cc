@@ -17,6 +17,7 @@ TEST(ActionsSectionTest, SaysTheSentenceAndListsTheNewestFirst) {
   actions[0].decision = policy::Decision::kRehearse;
   actions[0].promised = policy::Promise{.saves_ms_per_step = 1, .steps = 10, .saves_rank_s = 7300, .price_rank_s = 100};
   actions[0].reason = "it <i>pays</i>";
+  actions[0].orders = {{"command", 0, policy::Outcome::kFailed, "exit code 1: <none>"}};
   actions[1].node = 1;
   actions[1].host = "h1";
   actions[1].refused_by = policy::Refusal::kDoesNotPay;
@@ -24,6 +25,7 @@ TEST(ActionsSectionTest, SaysTheSentenceAndListsTheNewestFirst) {
   EXPECT_THAT(html, HasSubstr(policy::Name(policy::Refusal::kDoesNotPay)));
   EXPECT_THAT(html, HasSubstr("2 decisions, 1 would have paid 2.0"));
   EXPECT_THAT(html, HasSubstr("<td>3 (&lt;b&gt;n3)</td><td class=\"w\">rehearse, decided</td><td>it &lt;i&gt;pays"));
+  EXPECT_THAT(html, HasSubstr("<br>command: failed, exit code 1: &lt;none&gt;</td>"));
   EXPECT_LT(html.find("refused: does_not_pay"), html.find("rehearse, decided"));
   EXPECT_THAT(html, Not(HasSubstr("before them")));
 }
