@@ -1,5 +1,6 @@
-"""Decisions on slow nodes (docs/acting.md): rehearsed, listed, explained, kept over a kill of the manager."""
+"""Decisions on slow nodes (docs/acting.md): rehearsed, listed, explained, carried out as orders, kept over kills of the manager."""
 import json
+import os
 import urllib.error
 import urllib.request
 
@@ -9,8 +10,11 @@ from deadlines import HANG_S
 from folded_job import FoldedJob, names
 from harness import clean_environment, wait_until
 from launchers import OWN_PORTS, wait_manager
+from test_files import remount, small_disk  # noqa: F401
+from test_live_diagnosis import FakeClusterd
 
-REHEARSE = ("--on-slow", "rehearse", "--remaining", "12", "--on-slow-when", "open>=10 steps")
+WHEN = ("--remaining", "12", "--on-slow-when", "open>=10 steps")
+REHEARSE = ("--on-slow", "rehearse", *WHEN)
 
 
 def act(stage, manager, *words):
@@ -92,6 +96,149 @@ def test_a_pause_and_a_missing_name_are_refusals(stage):
     job.close()
 
 
+def order_to(*receivers):
+    return ("--on-slow", "order", *WHEN, "--order-to", ",".join(receivers))
+
+
+def command(stage, lines, name="drain"):
+    """A command whose shell lines run in the stage's folder; each run appends its action's id to NAME.ids."""
+    path = os.path.join(stage.folder, name)
+    with open(path, "w", encoding="utf-8") as file:
+        file.write(f"#!/bin/sh\ncd {stage.folder}\necho $TASKD_ACTION_ID >> {name}.ids\n{lines}\n")
+    os.chmod(path, 0o700)
+    return f"command:{path}"
+
+
+def read(stage, name):
+    try:
+        with open(os.path.join(stage.folder, name), encoding="utf-8") as file:
+            return file.read()
+    except FileNotFoundError:
+        return ""
+
+
+def orders(stage, manager):
+    """Receiver -> outcome, of the newest action."""
+    actions = listed(stage, manager)["actions"]
+    return {order["to"]: order["outcome"] for order in actions[0]["orders"]} if actions else {}
+
+
+def test_an_order_is_sent_once_and_withdrawn(stage):
+    clusterd = FakeClusterd()
+    clusterd.start()
+    environment = clean_environment(SLURM_JOB_ID="77")
+    flags = (*order_to(command(stage, "cat > drain.in; echo $TASKD_NODE_NAME is drained"), f"nvrx:{stage.folder}", "clusterd"),
+             "--clusterd", clusterd.address)
+    manager = stage.manager(flags=flags, environment=environment)
+    job = slow_rank(manager)
+    taken = {"command": "taken", "nvrx": "taken", "clusterd": "taken"}
+    wait_until(lambda: orders(stage, manager) == taken, "all receivers have taken the order")
+    (action,) = listed(stage, manager)["actions"]
+    assert (action["decision"], action["state"], action["node_name"]) == ("order", "done", "worker-1")
+    said = {order["to"]: order["text"] for order in action["orders"]}
+    assert said["command"] == "worker-1 is drained"
+    assert json.loads(read(stage, "drain.in"))["id"] == action["id"] and read(stage, "drain.ids") == action["id"] + "\n"
+    assert action["id"] in read(stage, "segment_health_check.77.77")
+    assert clusterd.codes() == ["110001010"] and not clusterd.refused
+    assert clusterd.taken[0][1].faults[0].influence[0].nodeName == "worker-1"
+    assert "command: taken, worker-1 is drained" in act(stage, manager, "list").stdout
+    assert "command: taken, worker-1 is drained" in act(stage, manager, "why", "1").stdout
+    events = json.loads(fetch(manager, "/api/v1/live"))["events"]
+    assert [event["kind"] for event in events if event["kind"].startswith("action_")] == ["action_decided", "action_done"]
+    assert 'taskd_orders_total{outcome="taken"} 3\n' in fetch(manager, "/metrics")
+
+    manager.kill()
+    job.close()
+    manager = stage.manager(port=manager.port, state_dir=manager.state_dir, flags=flags, environment=environment)
+    job.connect(manager)
+    job.slow = {}
+    # Time for a second order, too.
+    wait_until(lambda: job.run(50) or listed(stage, manager)["actions"][0]["state"] == "called_off", "the verdict clears")
+    wait_until(lambda: not read(stage, "segment_health_check.77.77"), "NVRx's file is gone")
+    wait_until(lambda: len(clusterd.codes()) == 2, "ClusterD knows it")
+    assert clusterd.codes() == ["110001010", "100001011"]
+    assert read(stage, "drain.ids") == action["id"] + "\n", "a command runs once"
+    job.close()
+    clusterd.stop()
+
+
+def test_kills_before_and_during_a_send_have_one_effect(stage):
+    flags = order_to(command(stage, "[ -e ready ] || exit 75\ntouch began\nwhile [ ! -e go ]; do sleep 0.05; done"))
+    manager = stage.manager(flags=flags)
+    job = slow_rank(manager)
+    wait_until(lambda: read(stage, "drain.ids"), "the command asks for another time")
+    assert orders(stage, manager) == {"command": "sent"}
+    manager.kill()
+    job.close()
+    open(os.path.join(stage.folder, "ready"), "w", encoding="utf-8").close()
+    manager = stage.manager(port=manager.port, state_dir=manager.state_dir, flags=flags)
+    wait_until(lambda: os.path.exists(os.path.join(stage.folder, "began")), "the command runs")
+    manager.kill()
+    open(os.path.join(stage.folder, "go"), "w", encoding="utf-8").close()
+    manager = stage.manager(port=manager.port, state_dir=manager.state_dir, flags=flags)
+    wait_until(lambda: orders(stage, manager) == {"command": "taken"}, "it is taken")
+    sent = read(stage, "drain.ids")
+    assert len(set(sent.split())) == 1, "always the same id"
+    manager.kill()
+    manager = stage.manager(port=manager.port, state_dir=manager.state_dir, flags=flags)
+    assert orders(stage, manager) == {"command": "taken"}
+    assert act(stage, manager, "why", "1").returncode == 1, "no node is connected"
+    assert read(stage, "drain.ids") == sent
+
+
+def test_a_person_orders_and_a_failure_is_said(stage):
+    flags = (*REHEARSE, "--order-to", command(stage, "echo no such node; exit 3"))
+    manager = stage.manager(flags=flags)
+    job = FoldedJob()
+    job.connect(manager)
+    job.run(16)
+    evicted = act(stage, manager, "evict", "1")
+    assert evicted.returncode == 0 and "order, decided" in evicted.stdout, evicted.stderr
+    wait_until(lambda: orders(stage, manager) == {"command": "failed"}, "the command has failed")
+    (action,) = listed(stage, manager)["actions"]
+    assert (action["trigger"], action["state"]) == ("person", "failed")
+    assert action["orders"][0]["text"] == "exit code 3: no such node"
+    assert 'taskd_orders_total{outcome="failed"} 1\n' in fetch(manager, "/metrics")
+    assert act(stage, manager, "evict", "1").returncode == 0, "nobody has taken it, so it may be asked for again"
+    job.close()
+
+
+def test_a_command_that_others_can_write_to_is_refused(stage):
+    receiver = command(stage, "true")
+    os.chmod(receiver.split(":")[1], 0o722)
+    for words in (("manager", "--listen", "127.0.0.1:0"), ("run", "--standalone")):
+        done = stage.run(*words, "--order-to", receiver, *(("--", "true") if words[0] == "run" else ()))
+        assert done.returncode == 2 and "others can write to it" in done.stderr and done.stderr.count("\n") == 1, done.stderr
+
+
+def fill(folder):
+    try:
+        with open(os.path.join(folder, "filler"), "ab", buffering=0) as file:
+            while True:
+                file.write(b"0" * 4096)
+    except OSError:
+        pass
+
+
+@pytest.mark.root("mounts a file system")
+def test_a_full_disk_sends_no_order_and_repeats_none(stage, small_disk):  # noqa: F811
+    remount(small_disk, "size=10m")
+    manager = stage.manager(flags=order_to(command(stage, "true")), state_dir=os.path.join(small_disk, "state"))
+    fill(small_disk)
+    job = slow_rank(manager)  # the diagnosis goes on
+    wait_until(lambda: "decisions on slow nodes are not kept" in manager.log(), "the log says what is not kept")
+    assert listed(stage, manager)["actions"][0]["decision"] == "order" and read(stage, "drain.ids") == ""
+    remount(small_disk, "size=100m")
+    wait_until(lambda: orders(stage, manager) == {"command": "taken"}, "it is sent as soon as it can be kept")
+    fill(small_disk)
+    job.run(60)
+    job.close()
+    manager.kill()
+    manager = stage.manager(port=manager.port, state_dir=manager.state_dir, flags=order_to(command(stage, "true")))
+    assert orders(stage, manager) == {"command": "taken"}
+    assert len(read(stage, "drain.ids").split()) == 1
+
+
 def test_by_default_nothing_is_decided(stage):
     manager = stage.manager()
     job = slow_rank(manager)
@@ -119,7 +266,10 @@ def test_the_viewing_token_may_list_only(stage):
     wait_until(lambda: json.loads(fetch(manager, "/api/v1/actions", viewing))["paused"], "the list shows the pause")
 
 
-WRONG = [(("--on-slow", "sometimes"), "--on-slow"), (("--on-slow", "replace"), "not available"),
+WRONG = [(("--on-slow", "sometimes"), "--on-slow"), (("--on-slow", "replace"), "not available"), (("--on-slow", "order"), "--order-to"),
+         (("--order-to", "mail:me"), "not a receiver"), (("--order-to", "command:/none/drain"), "/none"),
+         (("--order-to", "command:/etc/passwd"), "cannot be executed"), (("--order-to", "nvrx:/none"), "/none"),
+         (("--order-to", "clusterd"), "--clusterd"),
          (("--on-slow-when", "open>=50"), "steps"), (("--on-slow-when", "cost>=5"), "%"),
          (("--remaining", "-1"), "--remaining"), (("--remaining", "soon"), "--remaining"), (("--evictions", "1"), "--evictions")]
 
