@@ -175,6 +175,14 @@ class Game {
                  std::max<size_t>(before, static_cast<size_t>(*options_.evictions.of_job)));
     }
     FUZZ_CHECK(policy_->kept().actions.size() <= Policy::kMaxActions);
+    for (const char* to : {"r0", "r1", "command"}) {
+      const std::optional<Policy::Due> due = policy_->NextOrder(to);
+      if (!due) continue;
+      const Action* action = policy_->Find(due->id);
+      FUZZ_CHECK(action != nullptr && action->decision == Decision::kOrder);
+      FUZZ_CHECK(due->withdraw == (action->state == State::kCalledOff));
+      FUZZ_CHECK(due->withdraw || (action->state != State::kDone && action->state != State::kFailed));
+    }
     for (int node = -1; node <= kNodes; ++node) policy_->Why(node, view_).status().IgnoreError();
     FUZZ_CHECK(RenderText(RenderJson(policy_->kept(), options_, policy_->RemainingS(view_), "")).ok());
   }
@@ -196,6 +204,7 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   RenderText(text).status().IgnoreError();
   ParseWhen(std::string(text)).status().IgnoreError();
   ParseEvictions(std::string(text)).status().IgnoreError();
+  taskd::ParseOrderTo(std::string(text)).status().IgnoreError();
   if (size < 8) return 0;
   Game game(data);
   for (size_t i = 8; i + 8 <= size && i < 8 * 400; i += 8) game.Play(data + i);
