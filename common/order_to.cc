@@ -21,22 +21,36 @@ namespace {
 
 using ReceiverKind = OrderTo::Kind;
 
+constexpr char kExecute[] = "+execute";
+constexpr char kNvsentinelSocket[] = "/var/run/nvsentinel.sock";
+constexpr size_t kMaxSocketPath = 107;
+
 absl::Status Wrong(std::string_view receiver, const std::string& rule) {
   return absl::InvalidArgumentError(absl::StrCat("--order-to: '", Printable(receiver), "' ", rule));
 }
 
 absl::StatusOr<OrderTo> ParseOne(std::string_view word) {
-  const size_t colon = word.find(':');
-  const std::string_view name = word.substr(0, colon);
+  std::string_view rest = word;
+  const bool executes = rest.ends_with(kExecute);
+  if (executes) rest.remove_suffix(std::size(kExecute) - 1);
+  const size_t colon = rest.find(':');
+  const std::string_view name = rest.substr(0, colon);
   OrderTo one;
-  if (colon != std::string_view::npos) one.path = word.substr(colon + 1);
+  if (colon != std::string_view::npos) one.path = rest.substr(colon + 1);
   bool is_known = false;
-  for (const ReceiverKind kind : {ReceiverKind::kCommand, ReceiverKind::kNvrx, ReceiverKind::kClusterd}) {
+  for (const ReceiverKind kind :
+       {ReceiverKind::kCommand, ReceiverKind::kNvrx, ReceiverKind::kClusterd, ReceiverKind::kNvsentinel}) {
     if (name != Name(kind)) continue;
     one.kind = kind;
     is_known = true;
   }
-  if (!is_known) return Wrong(word, "is not a receiver; receivers are command:PATH, nvrx:DIR and clusterd");
+  if (!is_known) return Wrong(word, "is not a receiver; receivers are command:PATH, nvrx:DIR, clusterd and nvsentinel");
+  one.executes = executes;
+  if (executes && one.kind != ReceiverKind::kNvsentinel) return Wrong(word, "has +execute, which only nvsentinel has");
+  if (one.kind == ReceiverKind::kNvsentinel && colon == std::string_view::npos) one.path = kNvsentinelSocket;
+  if (one.kind == ReceiverKind::kNvsentinel && one.path.size() > kMaxSocketPath) {
+    return Wrong(word, absl::StrCat("has a path of more than ", kMaxSocketPath, " bytes"));
+  }
   if (one.kind == ReceiverKind::kClusterd) {
     return colon == std::string_view::npos ? absl::StatusOr<OrderTo>(one)
                                            : Wrong(word, "has more than its name; --clusterd gives the address");
@@ -80,6 +94,8 @@ const char* Name(OrderTo::Kind kind) {
       return "nvrx";
     case OrderTo::Kind::kClusterd:
       return "clusterd";
+    case OrderTo::Kind::kNvsentinel:
+      return "nvsentinel";
   }
   return "";
 }

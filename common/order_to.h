@@ -12,14 +12,15 @@
 namespace taskd {
 
 struct OrderTo {
-  enum class Kind : uint8_t { kCommand, kNvrx, kClusterd };
+  enum class Kind : uint8_t { kCommand, kNvrx, kClusterd, kNvsentinel };
   Kind kind = Kind::kCommand;
   std::string path = {};  // absolute; empty: this kind has none
+  bool executes = false;  // of kNvsentinel: it may act on the event
 
   friend bool operator==(const OrderTo&, const OrderTo&) = default;
 };
 
-// What orders call the receiver: "command", "nvrx", "clusterd".
+// What orders call the receiver: "command", "nvrx", "clusterd", "nvsentinel".
 const char* Name(OrderTo::Kind kind);
 
 // A list with commas; "": none. Each kind may stand there once. INVALID_ARGUMENT, in one line: the receiver and the rule.

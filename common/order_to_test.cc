@@ -35,6 +35,14 @@ TEST(OrderToTest, ReadsAList) {
   EXPECT_THAT(ProblemOf("command:/bin/true,command:/bin/false"), HasSubstr("'command:/bin/false' is a second"));
   EXPECT_THAT(*ParseOrderTo("nvrx:/d,clusterd"),
               ElementsAre(OrderTo{OrderTo::Kind::kNvrx, "/d"}, OrderTo{OrderTo::Kind::kClusterd}));
+  EXPECT_THAT(*ParseOrderTo("nvsentinel"),
+              ElementsAre(OrderTo{OrderTo::Kind::kNvsentinel, "/var/run/nvsentinel.sock"}));
+  EXPECT_THAT(*ParseOrderTo("nvsentinel+execute"),
+              ElementsAre(OrderTo{OrderTo::Kind::kNvsentinel, "/var/run/nvsentinel.sock", true}));
+  EXPECT_THAT(*ParseOrderTo("nvsentinel:/s+execute"), ElementsAre(OrderTo{OrderTo::Kind::kNvsentinel, "/s", true}));
+  EXPECT_THAT(ProblemOf("nvsentinel:s"), HasSubstr("no absolute path"));
+  EXPECT_THAT(ProblemOf("nvsentinel:/" + std::string(107, 'x')), HasSubstr("107 bytes"));
+  EXPECT_THAT(ProblemOf("nvrx:/d+execute"), HasSubstr("only nvsentinel has"));
   EXPECT_THAT(ProblemOf("nvrx"), HasSubstr("no absolute path"));
   EXPECT_THAT(ProblemOf("clusterd:host:1"), HasSubstr("--clusterd gives the address"));
   EXPECT_THAT(ProblemOf("clusterd"), HasSubstr("--order-to: clusterd: there is no ClusterD"));

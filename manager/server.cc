@@ -29,6 +29,7 @@
 #include "manager/actions/clusterd_receiver.h"
 #include "manager/actions/command_receiver.h"
 #include "manager/actions/nvrx_receiver.h"
+#include "manager/actions/nvsentinel_receiver.h"
 #include "manager/actions/order_sender.h"
 #include "manager/job/job_link_service.h"
 #include "manager/job/route_agreement_service.h"
@@ -138,7 +139,8 @@ std::string TextOf(const policy::Action& action) {
   return absl::StrCat(text, action.orders.empty() ? "" : ")");
 }
 
-std::unique_ptr<OrderReceiver> MakeReceiver(const OrderTo& to, const ManagerOptions& options, const JobShape& shape,
+std::unique_ptr<OrderReceiver> MakeReceiver(const OrderTo& to, const ManagerOptions& options,
+                                            const std::shared_ptr<ManagerCore>& core,
                                             const std::shared_ptr<DiagnosisCore>& diagnosis) {
   switch (to.kind) {
     case OrderTo::Kind::kCommand:
@@ -146,7 +148,10 @@ std::unique_ptr<OrderReceiver> MakeReceiver(const OrderTo& to, const ManagerOpti
     case OrderTo::Kind::kNvrx:
       return std::make_unique<NvrxReceiver>(to.path, NvrxFileName(OwnEnvironment()));
     case OrderTo::Kind::kClusterd:
-      return std::make_unique<ClusterdReceiver>(options.clusterd, shape, [diagnosis] { return diagnosis->report(); });
+      return std::make_unique<ClusterdReceiver>(options.clusterd, core->shape(),
+                                                [diagnosis] { return diagnosis->report(); });
+    case OrderTo::Kind::kNvsentinel:
+      return std::make_unique<NvsentinelReceiver>(core, to.path, to.executes);
   }
   return nullptr;
 }
@@ -240,8 +245,8 @@ class ManagerServer::Impl {
           [diagnosis = diagnosis_] { return diagnosis->report(); }, [core = core_] { return core->Snapshot(); });
     }
     for (const OrderTo& to : options.policy.order_to) {
-      senders_.push_back(std::make_unique<OrderSender>(
-          Name(to.kind), MakeReceiver(to, options, core_->shape(), diagnosis_), actions_));
+      senders_.push_back(
+          std::make_unique<OrderSender>(Name(to.kind), MakeReceiver(to, options, core_, diagnosis_), actions_));
     }
     upkeep_ = std::thread([this] { KeepUp(); });
     return absl::OkStatus();

@@ -34,6 +34,7 @@
 #include "proxy/hello_server.h"
 #include "proxy/metrics.h"
 #include "proxy/node.h"
+#include "proxy/node_events.h"
 #include "proxy/periodic.h"
 #include "proxy/profiling_dir.h"
 #include "proxy/shm_segments.h"
@@ -148,9 +149,16 @@ class Proxy {
                 Uplink::Callbacks{[this](const WantedKinds& wanted) { authority_.OnManagerWanted(wanted); },
                                   [this](bool connected) { authority_.OnManagerConnected(connected); },
                                   [this](uint64_t id, const std::string& name, const std::string& args) {
-                                    hello_server_.CallAgents(id, name, args);
+                                    if (name == proto::kNodeEventOperator) {
+                                      events_.Send(id, args);
+                                    } else {
+                                      hello_server_.CallAgents(id, name, args);
+                                    }
                                   }}),
-        hello_server_(&node_, [this](const AgentAnswer& answer) { uplink_.SendAgentAnswer(answer); }) {
+        hello_server_(&node_, [this](const AgentAnswer& answer) { uplink_.SendAgentAnswer(answer); }),
+        events_(identity_.node_name, [this](uint64_t id, bool ok, const std::string& message) {
+          uplink_.SendAgentAnswer({id, ok, message});
+        }) {
     if (task.last_wanted) node_.SetWanted({*task.last_wanted, 0});
     SaveProxyState(StateFilePath(socket_), State());
   }
@@ -183,6 +191,7 @@ class Proxy {
   // As Node::Stop.
   absl::Status Stop() {
     http_.reset();
+    events_.Stop();
     hello_server_.Stop();
     absl::Status left = node_.Stop();
     uplink_.Stop();
@@ -256,6 +265,7 @@ class Proxy {
   SwitchAuthority authority_;
   Uplink uplink_;
   HelloServer hello_server_;
+  NodeEvents events_;
   std::unique_ptr<HealthServer> health_;
   std::unique_ptr<HttpServer> http_;
 };

@@ -40,8 +40,9 @@ class ManagerCommand : public Command {
         "--on-slow", options_.on_slow.on_slow,
         "report; rehearse: decide by its price whether a slow node should be taken out, and do nothing; order: decide, "
         "and send an order to --order-to [report]");
-    flags.Add("--order-to", options_.on_slow.order_to,
-              "receivers of orders, separated by commas: command:PATH, nvrx:DIR, clusterd");
+    flags.Add(
+        "--order-to", options_.on_slow.order_to,
+        "receivers of orders, separated by commas: command:PATH, nvrx:DIR, clusterd, nvsentinel[:SOCKET][+execute]");
     flags.Add("--on-slow-when", options_.on_slow.on_slow_when,
               "verdicts that are worth a decision [cause=compute,memory,host,network,dataloader;confidence>=0.95;"
               "open>=50 steps;cost>=5%]");

@@ -108,7 +108,7 @@ TaskD
                               [as long as it has run so far, at most 24]
   --evictions N/H             at most N nodes in H hours [1/1, and 3 a job]
   --order-to LIST             receivers of orders, with commas: command:PATH (is run on
-                              node 0), nvrx:DIR, clusterd
+                              node 0), nvrx:DIR, clusterd, nvsentinel
   --no-taskd                  no manager, no proxy, nothing preloaded into the ranks
 
 Accepted for torchrun's sake, without effect

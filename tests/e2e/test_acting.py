@@ -1,11 +1,15 @@
 """Decisions on slow nodes (docs/acting.md): rehearsed, listed, explained, carried out as orders, kept over kills of the manager."""
+import concurrent.futures
 import json
 import os
 import urllib.error
 import urllib.request
 
+import grpc
 import pytest
+from google.protobuf import empty_pb2
 
+import stubs
 from deadlines import HANG_S
 from folded_job import FoldedJob, names
 from harness import clean_environment, wait_until
@@ -201,6 +205,47 @@ def test_a_person_orders_and_a_failure_is_said(stage):
     assert 'taskd_orders_total{outcome="failed"} 1\n' in fetch(manager, "/metrics")
     assert act(stage, manager, "evict", "1").returncode == 0, "nobody has taken it, so it may be asked for again"
     job.close()
+
+
+class Nvsentinel:
+    """NVSentinel's platform connector of one node, written from its interface."""
+
+    def __init__(self, path):
+        messages, services = stubs.nvsentinel()
+        self.events = []
+        outer = self
+
+        class Service(services.PlatformConnectorServicer):
+            def HealthEventOccurredV1(self, request, context):
+                outer.events += request.events
+                return empty_pb2.Empty()
+
+        self.messages = messages
+        self.server = grpc.server(concurrent.futures.ThreadPoolExecutor(2))
+        services.add_PlatformConnectorServicer_to_server(Service(), self.server)
+        self.server.add_insecure_port(f"unix:{path}")
+        self.server.start()
+
+
+@pytest.mark.parametrize("suffix, strategy", [("", "STORE_ONLY"), ("+execute", "EXECUTE_REMEDIATION")])
+def test_nvsentinel_hears_of_it_from_the_nodes_own_proxy(stage, suffix, strategy):
+    path = os.path.join(stage.folder, "nvsentinel.sock")
+    manager = stage.manager(flags=(*REHEARSE, "--order-to", f"nvsentinel:{path}{suffix}"))
+    stage.proxy(manager, environment=clean_environment(TASKD_NODE_NAME="worker-0"))
+    wait_until(lambda: manager.status()["nodes"], "the node is there")
+    assert act(stage, manager, "evict", "0").returncode == 0
+    wait_until(lambda: orders(stage, manager) == {"nvsentinel": "sent"}, "nobody listens yet")
+    nvsentinel = Nvsentinel(path)
+    wait_until(lambda: orders(stage, manager) == {"nvsentinel": "taken"}, "NVSentinel has taken it")
+    (action,) = listed(stage, manager)["actions"]
+    assert act(stage, manager, "cancel", action["id"]).returncode == 0
+    wait_until(lambda: len(nvsentinel.events) >= 2, "NVSentinel knows that it is over")
+    slow, over = nvsentinel.events
+    assert (slow.nodeName, slow.agent, slow.isHealthy, slow.isFatal) == ("worker-0", "taskd", False, True)
+    assert (over.nodeName, over.agent, over.isHealthy, over.isFatal) == ("worker-0", "taskd", True, False)
+    assert slow.checkName == over.checkName and slow.metadata["taskd_action_id"] == action["id"]
+    assert slow.processingStrategy == over.processingStrategy == nvsentinel.messages.ProcessingStrategy.Value(strategy)
+    nvsentinel.server.stop(0).wait()
 
 
 def test_a_command_that_others_can_write_to_is_refused(stage):

@@ -48,6 +48,13 @@ def pubfault():
 
 
 @functools.cache
+def nvsentinel():
+    """(messages, services) of NVSentinel's PlatformConnector."""
+    _generate("nvsentinel.proto")
+    return importlib.import_module("nvsentinel_pb2"), importlib.import_module("nvsentinel_pb2_grpc")
+
+
+@functools.cache
 def _taskd_v1():
     folder = _generate(*(f"taskd/v1/{name}.proto" for name in ("switch", "fold", "node", "supervision", "control", "diagnosis", "job_link", "route_agreement")))
     for package in ("taskd", "taskd/v1"):
