@@ -9,6 +9,8 @@
 #include <cerrno>
 #include <utility>
 
+#include "common/service_notify.h"
+
 namespace taskd {
 namespace {
 
@@ -35,7 +37,11 @@ StopSignal::StopSignal(bool on_stdin_eof) : on_stdin_eof_(on_stdin_eof) {
 }
 
 void StopSignal::SayReady() const {
-  if (on_stdin_eof_) send(STDIN_FILENO, "\n", 1, MSG_NOSIGNAL | MSG_DONTWAIT);  // a pipe's end takes nothing
+  if (on_stdin_eof_) {
+    send(STDIN_FILENO, "\n", 1, MSG_NOSIGNAL | MSG_DONTWAIT);  // a pipe's end takes nothing
+  } else {
+    NotifyServiceManager("READY=1");
+  }
 }
 
 std::string StopSignal::Wait(const std::function<void()>& job_ends) {
@@ -49,7 +55,10 @@ std::string StopSignal::Wait(const std::function<void()>& job_ends) {
     signalfd_siginfo info;
     if ((polls[0].revents & POLLIN) != 0 && read(signals_.get(), &info, sizeof(info)) == sizeof(info)) {
       tell();
-      if (!on_stdin_eof_) return info.ssi_signo == SIGTERM ? "SIGTERM" : "SIGINT";
+      if (!on_stdin_eof_) {
+        NotifyServiceManager("STOPPING=1");
+        return info.ssi_signo == SIGTERM ? "SIGTERM" : "SIGINT";
+      }
     }
     if (polls[1].revents == 0) continue;
     char ignored[256];

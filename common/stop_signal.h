@@ -22,7 +22,8 @@ class StopSignal {
  public:
   explicit StopSignal(bool on_stdin_eof);
 
-  // Tells a parent whose end of stdin is a socket that the daemon serves: one byte.
+  // Tells who has started the daemon that it serves: a parent whose end of stdin is a socket by one byte, else a service
+  // manager (service_notify.h), which Wait() tells that the daemon ends.
   void SayReady() const;
 
   // Blocks until it is time to stop; returns why ("SIGTERM", "SIGINT", "stdin has closed"). `job_ends`: called before,

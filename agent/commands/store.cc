@@ -18,6 +18,7 @@
 #include "common/event_loop.h"
 #include "common/log_file.h"
 #include "common/own_process.h"
+#include "common/service_notify.h"
 #include "common/stop_signal.h"
 #include "common/unique_fd.h"
 #include "store/server.h"
@@ -92,7 +93,9 @@ absl::Status RunStore(const StoreOptions& options) {
   if (interval_ns > 0) loop.RunAfter(interval_ns, print_stats);
 
   WriteToStdout(absl::StrCat("listening ", FormatHostPort({listen->host, (*server)->port()}), "\n"));
+  NotifyServiceManager("READY=1");
   loop.Run();
+  NotifyServiceManager("STOPPING=1");
   loop.Remove(signals.get());
   return absl::OkStatus();
 }
