@@ -53,7 +53,8 @@ def test_nothing_else_is_installed(prefix):
     assert sorted(os.listdir(prefix)) == ["bin", "include", "lib", "share"]
     assert sorted(os.listdir(prefix / "bin")) == ["taskd"]
     assert sorted(os.listdir(prefix / "include" / "taskd")) == ["taskd.h"]
-    assert sorted(os.listdir(prefix / "lib")) == ["cmake", "libnccl-profiler-taskd.so", "libtaskd.so", "pkgconfig"]
+    assert sorted(os.listdir(prefix / "lib")) == ["cmake", "libnccl-profiler-taskd.so", "libtaskd.so", "pkgconfig", "systemd"]
+    assert sorted(os.listdir(prefix / "lib" / "systemd" / "system")) == ["taskd-manager@.service", "taskd-store@.service"]
     assert sorted(os.listdir(prefix / "share")) == ["bash-completion", "doc", "fish", "man", "zsh"]
     assert done(prefix / "bin" / "taskd", "--version").startswith("taskd ")
 
