@@ -62,7 +62,7 @@ for arch in $wanted; do
   echo "Building $arch (log: $log)"
   # A library that was updated is older than what was linked with the one before, so no build tool notices it.
   linked=build/$preset/linked-versions
-  versions=$(python3 -B worker_sdk/python/licenses.py "$sysroot")
+  versions=$(python3 -B worker_sdk/python/licenses.py --sysroot="$sysroot")
   # shellcheck disable=SC2016  # for the inner shell
   if ! deploy/logged.sh "$log" bash -c '
     cmake --preset "$0" &&

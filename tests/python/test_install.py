@@ -1,5 +1,6 @@
-"""`cmake --install`, and what C programs find there: pkg-config and a CMake package."""
+"""`cmake --install`, what C programs find there (pkg-config and a CMake package), and the Debian package of it."""
 import os
+import re
 import shutil
 import subprocess
 
@@ -77,3 +78,68 @@ def test_cmake_package(prefix, source):
     done("cmake", "-S", source, "-B", source / "build", f"-DCMAKE_PREFIX_PATH={prefix}")
     done("cmake", "--build", source / "build")
     done(source / "build" / "program")
+
+
+# ---- The Debian package
+
+@pytest.fixture(scope="module")
+def package(tmp_path_factory, prefix):  # noqa: ARG001  (what it needs)
+    needs("cpack", "dpkg-deb")
+    folder = tmp_path_factory.mktemp("package")
+    done("cpack", "--config", os.path.join(conftest.BUILD, "CPackConfig.cmake"), "-B", folder, SOURCE_DATE_EPOCH="1700000000")
+    (path,) = folder.glob("taskd_*.deb")
+    return path
+
+
+def test_the_package_has_what_is_installed(prefix, package, tmp_path):
+    done("dpkg-deb", "--extract", package, tmp_path)
+    elsewhere = {"share/zsh/site-functions/_taskd": "share/zsh/vendor-completions/_taskd"}  # Debian's zsh looks there
+    for folder, _, names in os.walk(prefix):
+        for name in names:
+            path = os.path.relpath(os.path.join(folder, name), prefix)
+            path = elsewhere.get(path, path + ".gz" if "share/man/" in path else path)
+            assert (tmp_path / "usr" / path).is_file(), path
+    assert sorted(os.listdir(tmp_path)) == ["usr"]
+    assert "OpenSSL" in (tmp_path / "usr/share/doc/taskd/copyright").read_text(encoding="utf-8")
+    assert (tmp_path / "usr/share/doc/taskd/licenses/OpenSSL.txt").is_file()
+    fields = done("dpkg-deb", "--field", package, "Package", "Version", "Depends")
+    assert re.fullmatch(r"Package: taskd\nVersion: [\d.]+\nDepends: libc6 \(>= 2\.17\)\n", fields)
+    owners = {(line.split()[1], line.split()[0][1:]) for line in done("dpkg-deb", "--contents", package).splitlines()}
+    assert owners == {("root/root", "rwxr-xr-x"), ("root/root", "rw-r--r--")}
+
+
+def test_the_package_is_reproducible(package, tmp_path):
+    done("cpack", "--config", os.path.join(conftest.BUILD, "CPackConfig.cmake"), "-B", tmp_path, SOURCE_DATE_EPOCH="1700000000")
+    assert (tmp_path / package.name).read_bytes() == package.read_bytes()
+
+
+# In a copy of this machine's root that nobody keeps. dpkg -L names what is to be gone.
+IN_AN_OVERLAY = """
+mount -t tmpfs tmpfs "$1" && mkdir "$1"/upper "$1"/work "$1"/root
+mount -t overlay overlay -o lowerdir=/,upperdir="$1"/upper,workdir="$1"/work "$1"/root || exit 77
+cp "$2" "$1"/root/taskd.deb
+mount -t tmpfs tmpfs "$1"/root/run
+mount --rbind /dev "$1"/root/dev
+exec chroot "$1"/root bash -ec '
+  ! dpkg-query -W taskd || exit 77
+  dpkg -i /taskd.deb >/dev/null
+  taskd --version
+  dpkg -V taskd
+  dpkg -L taskd >/tmp/files
+  dpkg -r taskd >/dev/null
+  ! dpkg-query -W taskd
+  while read -r path; do [ -d "$path" ] || [ ! -e "$path" ] || echo "left: $path"; done </tmp/files
+  [ ! -e /usr/share/doc/taskd ]'
+"""
+
+
+def test_the_package_installs_and_is_removed_cleanly(package, tmp_path):
+    needs("unshare", "dpkg")
+    if os.geteuid() != 0:
+        pytest.skip("this is not root")
+    ran = subprocess.run(["unshare", "--mount", "--propagation", "private", "bash", "-ec", IN_AN_OVERLAY, "bash", tmp_path, package],
+                         capture_output=True, text=True, check=False)
+    if ran.returncode == 77 or "unshare failed" in ran.stderr:
+        pytest.skip(ran.stderr)
+    assert ran.returncode == 0, ran.stdout + ran.stderr
+    assert re.fullmatch(r"taskd [\d.]+\n", ran.stdout)

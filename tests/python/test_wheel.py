@@ -358,7 +358,7 @@ def test_licenses(wheel, archive):
     assert set(re.findall("^License-File: (.*)$", metadata, re.M)) == set(texts)
     assert "Apache License" in texts["LICENSE"]
     index = texts["README.txt"]
-    for component, _, _ in licenses.LINKED:
+    for component, _, _, _ in licenses.LINKED:
         (name,) = re.findall(rf"^{re.escape(component)} +\S+ +(\S+)$", index, re.M)
         assert len(texts[name]) > 500
         for common in re.findall(r"/usr/share/common-licenses/([\w-]+(?:\.\d+)*)", texts[name]):
@@ -375,7 +375,7 @@ def test_licenses(wheel, archive):
 
 def test_a_missing_license_is_an_error(tmp_path, packed):
     """In a tree of packages that has the version of everything and the text of nothing but zlib."""
-    packages = "".join(f"{re.sub(r'.d[+]', '1', pattern)} 1\n" for _, pattern, _ in licenses.LINKED)
+    packages = "".join(f"{re.sub(r'.d[+]', '1', pattern)} 1\n" for _, pattern, _, _ in licenses.LINKED)
     (tmp_path / ".packages").write_text(packages.replace("\\.", "."))
     os.makedirs(tmp_path / "usr/share/doc/zlib1g-dev")
     (tmp_path / "usr/share/doc/zlib1g-dev/copyright").write_text("zlib's")
