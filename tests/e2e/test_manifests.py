@@ -16,7 +16,7 @@ import yaml
 from namespaces import make_rig  # noqa: F401
 
 FOLDER = os.path.join(stubs.REPOSITORY, "deploy", "kubernetes")
-FILES = sorted(os.path.basename(path) for path in glob.glob(os.path.join(FOLDER, "*.yaml")))
+FILES = sorted({os.path.basename(path) for path in glob.glob(os.path.join(FOLDER, "*.yaml"))} - {"kustomization.yaml"})
 KINDS = ("CommunicationOperator", "Step", "SaveCheckpoint", "FP", "DataLoader")
 with open(os.path.join(os.path.dirname(os.path.abspath(__file__)), "manifest_schema.json"), encoding="utf-8") as schema_file:
     SCHEMA = json.load(schema_file)
@@ -69,7 +69,7 @@ def validate(found):
 
 
 def test_there_are_manifests():
-    assert FILES == sorted(["datatrace-configmap.yaml", *JOBS])
+    assert FILES == sorted(["datatrace-configmap.yaml", "networkpolicy.yaml", "podmonitor.yaml", *JOBS])
 
 
 @pytest.mark.parametrize("name", FILES)
@@ -129,6 +129,104 @@ def test_pods(name):
     # Kubernetes puts in only what stands above.
     for index, entry in enumerate(container["env"]):
         assert set(re.findall(r"\$\((\w+)\)", entry.get("value", ""))) <= set(names[:index])
+
+
+@pytest.mark.parametrize("name", JOBS)
+def test_pods_can_be_selected(name):
+    template, container = pod(document(name, JOBS[name]))
+    policy, monitor = document("networkpolicy.yaml", "NetworkPolicy")["spec"], document("podmonitor.yaml", "PodMonitor")["spec"]
+    own = {"taskd-job": documents(name)[-1]["metadata"]["name"]}
+    assert template["metadata"]["labels"].items() >= own.items()
+    assert policy["podSelector"]["matchLabels"] == monitor["selector"]["matchLabels"] == own
+    assert policy["ingress"][0] == {"from": [{"podSelector": {"matchLabels": own}}]}
+    if name != "volcano-job.yaml":
+        (scraped,) = [port for port in container["ports"] if port["name"] == monitor["podMetricsEndpoints"][0]["port"]]
+        assert policy["ingress"][1]["ports"] == [{"port": scraped["containerPort"]}]
+
+
+def test_the_base_of_kustomize():
+    with open(os.path.join(FOLDER, "kustomization.yaml"), encoding="utf-8") as file:
+        base = yaml.safe_load(file)
+    assert base == {"apiVersion": "kustomize.config.k8s.io/v1beta1", "kind": "Kustomization", "resources": base["resources"]}
+    assert set(base["resources"]) <= set(FILES)
+
+
+# ---- The chart, whose templates have nothing but what render() knows
+
+CHART = os.path.join(stubs.REPOSITORY, "deploy", "helm", "taskd")
+
+
+def chart_file(*path):
+    with open(os.path.join(CHART, *path), encoding="utf-8") as file:
+        return file.read()
+
+
+def render(template, values, name="train", namespace="default"):
+    """The documents that Helm would make of a template."""
+    everything = {"Values": values, "Release": {"Name": name, "Namespace": namespace}}
+
+    def value(path):
+        found = everything
+        for word in path.strip(".").split("."):
+            found = found[word]
+        return found
+    condition = re.match(r"\{\{- if (?:eq (\S+) \"(.*?)\"|(\S+)) \}\}\n((?:.*\n)*)\{\{- end \}\}\n\Z", template)
+    if condition:
+        known, wanted, switch, template = condition.groups()
+        if (value(known) != wanted) if known else not value(switch):
+            return []
+    text = re.sub(r"\{\{ toJson (\.[\w.]+) \}\}", lambda found: json.dumps(value(found[1])), template)
+    text = re.sub(r"\{\{ (\.[\w.]+) \}\}", lambda found: str(value(found[1])), text)
+    assert "{{" not in text
+    return list(yaml.safe_load_all(text))
+
+
+def rendered(**given):
+    values = {**yaml.safe_load(chart_file("values.yaml")), **given}
+    jsonschema.validate(values, json.loads(chart_file("values.schema.json")))
+    return {template: found for template in sorted(os.listdir(os.path.join(CHART, "templates")))
+            if (found := render(chart_file("templates", template), values))}
+
+
+def with_its_words(found):
+    """The job with the script's words where a manifest has them: in the command."""
+    for container in [pod(found)[1]] if found["kind"] in JOBS.values() else []:
+        words = container.pop("args", [])
+        if found["kind"] == "LeaderWorkerSet":
+            shell, option, script, _ = container["command"]
+            container["command"] = [shell, option, script.replace('"$@"', " ".join(words))]
+        else:
+            container["command"] += words
+    return found
+
+
+@pytest.mark.parametrize("name", JOBS)
+def test_the_chart_is_the_manifest(name):
+    files = rendered(kind=name.removesuffix(".yaml"), podMonitor=True, **({"nodes": 6} if name == "volcano-job.yaml" else {}))
+    assert sorted(files) == sorted([name, "datatrace-configmap.yaml", "networkpolicy.yaml", "podmonitor.yaml"])
+    for file, found in files.items():
+        assert [with_its_words(one) for one in found] == documents(file)
+
+
+@pytest.mark.parametrize("name", JOBS)
+def test_the_chart_with_other_values(name):
+    files = rendered(kind=name.removesuffix(".yaml"), image="own/image:3", nodes=2, cards=16, cardResource="amd.com/gpu", networkPolicy=False,
+                     train=["-m", "own.train", "--name", "with \"words\""], tokenSecret="own-token")
+    assert sorted(files) == sorted([name, "datatrace-configmap.yaml"])
+    for found in [one for file in files.values() for one in file]:
+        validate(found)
+    for found in files[name]:
+        if found["kind"] in JOBS.values():
+            _, container = pod(found)
+            assert container["image"] == "own/image:3" and "16" in container["resources"]["limits"].values()
+            if name != "volcano-job.yaml":
+                assert container["args"] == ["-m", "own.train", "--name", "with \"words\""]
+
+
+@pytest.mark.parametrize("values", [{"kind": "job"}, {"nodes": "four"}, {"image": ""}, {"images": "a"}])
+def test_the_chart_refuses(values):
+    with pytest.raises(jsonschema.ValidationError):
+        rendered(**values)
 
 
 @pytest.mark.parametrize("name", JOBS)
