@@ -1,5 +1,6 @@
-"""deploy/systemd: what the daemons report to a service manager, and whether systemd takes the units."""
+"""Who watches the daemons: what they report to a service manager, deploy/systemd, and the health check of deploy/Containerfile."""
 import glob
+import json
 import os
 import re
 import shutil
@@ -64,3 +65,14 @@ def test_systemd_takes_the_units(tmp_path):
     verified = deadlines.run(["systemd-analyze", "verify", *names], cwd=tmp_path, capture_output=True, text=True,
                              env={**os.environ, "SYSTEMD_UNIT_PATH": f"{tmp_path}:"})
     assert (verified.returncode, verified.stdout + verified.stderr) == (0, "")
+
+
+def test_a_container_knows_whether_it_is_healthy(stage, tmp_path):
+    with open(os.path.join(stubs.REPOSITORY, "deploy", "Containerfile"), encoding="utf-8") as file:
+        command = json.loads(re.search(r"^HEALTHCHECK .*\\\n +CMD (.*)$", file.read(), re.M)[1])
+    http = f"127.0.0.1:{free_port()}"
+    command = [word.replace("127.0.0.1:9603", http) for word in command]
+    assert http in command[-1]
+    assert deadlines.run(command, capture_output=True).returncode == 1
+    stage.manager(http=http)
+    assert deadlines.run(command, capture_output=True).returncode == 0

@@ -1,4 +1,5 @@
 """The wheel and the archive: they install without any index, in every kind of place, and what they bring works from there."""
+import email
 import glob
 import hashlib
 import os
@@ -29,11 +30,11 @@ def cached(name):
     return found[1] if found else ""
 
 
-def pack(out, program=None, platform=None, sysroot="", **environment):
+def pack(out, program=None, platform=None, sysroot="", url="", **environment):
     """Runs make_wheel.py on what is built."""
     platform = platform or f"{'manylinux2014' if cached('TASKD_STATIC') == 'ON' else 'linux'}_{ARCHITECTURE}"
     return subprocess.run([sys.executable, os.path.join(PACKAGING, "make_wheel.py"), "--version", "0.1.0", "--platform", platform,
-                           "--package", os.path.join(conftest.BUILD, "python", "taskd"), "--sysroot", sysroot,
+                           "--package", os.path.join(conftest.BUILD, "python", "taskd"), "--sysroot", sysroot, "--url", url,
                            "--share", os.path.join(conftest.BUILD, "share"),
                            "--program", program or os.path.join(conftest.BUILD, "bin", "taskd"), "--out", str(out)],
                           check=False, capture_output=True, text=True, env={**os.environ, **environment})
@@ -371,6 +372,20 @@ def test_licenses(wheel, archive):
     libraries = {found[1] for found in (re.fullmatch(r"(?:/.*/lib|-l)([^/]+?)(?:\.a|\.so[.\d]*)?", word) for word in link) if found}
     assert libraries >= {"grpc++", "protobuf", "sqlite3"}
     assert not [library for library in libraries if not licenses.component_of(library)]
+
+
+def test_metadata(tmp_path, wheel):
+    """What a package index shows of it. The text is below the fields, and so is no field."""
+    with zipfile.ZipFile(wheel) as file:
+        fields = email.message_from_bytes(file.read("taskd-0.1.0.dist-info/METADATA"))
+    assert (fields["Name"], fields["Version"], fields["Requires-Python"]) == ("taskd", "0.1.0", ">=3.7")
+    assert fields["Description-Content-Type"] == "text/markdown" and fields.get_payload().startswith("# TaskD\n")
+    assert "Operating System :: POSIX :: Linux" in fields.get_all("Classifier")
+    assert fields["Project-URL"] is None
+    made = pack(tmp_path, url="https://taskd.example.com")
+    with zipfile.ZipFile(made.stdout.split()[0]) as file:
+        fields = email.message_from_bytes(file.read("taskd-0.1.0.dist-info/METADATA"))
+    assert fields["Project-URL"] == "Homepage, https://taskd.example.com"
 
 
 def test_a_missing_license_is_an_error(tmp_path, packed):

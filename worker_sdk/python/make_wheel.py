@@ -26,7 +26,21 @@ Name: taskd
 Version: {version}
 Summary: Daemon of a distributed training job: marks, switches and slow-node diagnosis
 License: Apache-2.0
+Keywords: distributed training,slow node,straggler,hang,diagnosis,torchrun,MindCluster
+Classifier: Development Status :: 4 - Beta
+Classifier: Environment :: Console
+Classifier: Environment :: GPU
+Classifier: Intended Audience :: Science/Research
+Classifier: Intended Audience :: System Administrators
+Classifier: License :: OSI Approved :: Apache Software License
+Classifier: Operating System :: POSIX :: Linux
+Classifier: Programming Language :: C++
+Classifier: Programming Language :: Python :: 3
+Classifier: Topic :: Scientific/Engineering :: Artificial Intelligence
+Classifier: Topic :: System :: Distributed Computing
+Classifier: Topic :: System :: Monitoring
 Requires-Python: >=3.7
+Description-Content-Type: text/markdown
 """
 WHEEL = """Wheel-Version: 1.0
 Generator: taskd
@@ -109,13 +123,15 @@ def replace(path, data):
     print(path)
 
 
-def wheel_bytes(contents, info, tag, version, seconds):
+def wheel_bytes(contents, info, tag, version, url, seconds):
     """`contents`: (name, data, executable)."""
     contents = sorted(contents)
     for name, text in (("METADATA", METADATA), ("WHEEL", WHEEL), ("entry_points.txt", ENTRY_POINTS)):
         text = text.format(version=version, tag=tag)
         if name == "METADATA":
+            text += f"Project-URL: Homepage, {url}\n" if url else ""
             text += "".join(f"License-File: {n[len(info) + len('/licenses/'):]}\n" for n, _, _ in contents if n.startswith(info))
+            text += "\n" + read(os.path.join(HERE, "description.md")).decode()
         contents.append((f"{info}/{name}", text.encode(), False))
     record = "".join(f"{name},sha256={digest(data)},{len(data)}\n" for name, data, _ in contents)
     contents.append((f"{info}/RECORD", (record + f"{info}/RECORD,,\n").encode(), False))
@@ -155,6 +171,7 @@ def main():
     for option in ("--version", "--package", "--program", "--share", "--out"):
         parser.add_argument(option, required=True)
     parser.add_argument("--platform", required=True, help="manylinux2014_ARCH, whose promises are checked, or linux_ARCH")
+    parser.add_argument("--url", default="", help="where the project is at home")
     parser.add_argument("--strip", default="strip", help="of the binaries' architecture")
     parser.add_argument("--sysroot", default="", help="where the libraries came from that were linked in; empty: this machine")
     options = parser.parse_args()
@@ -187,7 +204,7 @@ def main():
     wheel = package + [("taskd/bin/taskd", program, True)] + [(f"{info}/licenses/{name}", text, False) for name, text in texts]
     wheel += [(f"taskd-{options.version}.data/data/{name}", data, False) for name, data, _ in share]
     replace(os.path.join(options.out, f"taskd-{options.version}-{tag}.whl"),
-            wheel_bytes(wheel, info, tag, options.version, seconds))
+            wheel_bytes(wheel, info, tag, options.version, options.url, seconds))
 
     top = f"taskd-{options.version}-linux-{re.sub('^[a-z]+[0-9]*_', '', options.platform)}"
     archive = [("bin/taskd", program, True), *share]
