@@ -21,6 +21,8 @@ sys.path.insert(0, PACKAGING)
 import licenses  # noqa: E402
 
 ARCHITECTURE = os.uname().machine
+with open(os.path.join(REPOSITORY, "CMakeLists.txt"), encoding="utf-8") as lists:
+    VERSION = re.search(r"^project\(taskd VERSION ([\d.]+)", lists.read(), re.M)[1]
 
 
 def cached(name):
@@ -33,7 +35,7 @@ def cached(name):
 def pack(out, program=None, platform=None, sysroot="", url="", **environment):
     """Runs make_wheel.py on what is built."""
     platform = platform or f"{'manylinux2014' if cached('TASKD_STATIC') == 'ON' else 'linux'}_{ARCHITECTURE}"
-    return subprocess.run([sys.executable, os.path.join(PACKAGING, "make_wheel.py"), "--version", "0.1.0", "--platform", platform,
+    return subprocess.run([sys.executable, os.path.join(PACKAGING, "make_wheel.py"), "--version", VERSION, "--platform", platform,
                            "--package", os.path.join(conftest.BUILD, "python", "taskd"), "--sysroot", sysroot, "--url", url,
                            "--share", os.path.join(conftest.BUILD, "share"),
                            "--program", program or os.path.join(conftest.BUILD, "bin", "taskd"), "--out", str(out)],
@@ -61,7 +63,7 @@ def archive(packed):
 
 
 def test_installs_and_works(world, wheel):
-    assert re.fullmatch(rf"taskd-0\.1\.0-py3-none-(many)?linux(2014)?_{ARCHITECTURE}\.whl", os.path.basename(wheel))
+    assert re.fullmatch(rf"taskd-{re.escape(VERSION)}-py3-none-(many)?linux(2014)?_{ARCHITECTURE}\.whl", os.path.basename(wheel))
     with zipfile.ZipFile(wheel) as file:
         listed = set(file.namelist())
     assert {"taskd/bin/taskd", "taskd/_mstx.abi3.so", "taskd/python/cython_api/libs/libtaskd.so", "taskd_torch.pth"} <= listed
@@ -294,7 +296,7 @@ def test_container_installs_the_wheel_and_nothing_else(world, wheel):
         pytest.skip("no virtual environment with a pip of its own here (Debian: python3-venv)")
     place.environment["PATH"] = f"{place.root}/bin:{os.environ['PATH']}"
     said = place.run("sh", "-c", command.replace("/tmp/taskd", os.path.dirname(wheel)))
-    assert "0.1.0" in said.splitlines()[-1]
+    assert VERSION in said.splitlines()[-1]
     place.check()
 
 
@@ -305,9 +307,9 @@ def test_archive_works_where_it_is_unpacked(world, archive):
         for member in file:
             assert (member.uid, member.gid) == (0, 0) and member.mode in (0o644, 0o755)
         file.extractall(world.folder)
-    top = world.path(f"taskd-0.1.0-linux-{ARCHITECTURE}")
+    top = world.path(f"taskd-{VERSION}-linux-{ARCHITECTURE}")
     assert sorted(os.listdir(top)) == ["LICENSE", "bin", "lib", "licenses", "python", "share"]
-    assert "0.1.0" in subprocess.run([f"{top}/bin/taskd", "--version"], check=True, capture_output=True, text=True).stdout
+    assert VERSION in subprocess.run([f"{top}/bin/taskd", "--version"], check=True, capture_output=True, text=True).stdout
     script = world.write("rank.py", "import os; print(os.environ['LD_PRELOAD'])")
     ran = subprocess.run([f"{top}/bin/taskd", "run", "--standalone", script], env=world.environment, cwd=world.folder,
                          capture_output=True, text=True, check=False)
@@ -355,7 +357,7 @@ def test_licenses(wheel, archive):
     """Every static library that the program is linked with is of a component whose license text is in the wheel."""
     with zipfile.ZipFile(wheel) as file:
         texts = {name.partition("/licenses/")[2]: file.read(name).decode() for name in file.namelist() if "/licenses/" in name}
-        metadata = file.read("taskd-0.1.0.dist-info/METADATA").decode()
+        metadata = file.read(f"taskd-{VERSION}.dist-info/METADATA").decode()
     assert set(re.findall("^License-File: (.*)$", metadata, re.M)) == set(texts)
     assert "Apache License" in texts["LICENSE"]
     index = texts["README.txt"]
@@ -377,14 +379,14 @@ def test_licenses(wheel, archive):
 def test_metadata(tmp_path, wheel):
     """What a package index shows of it. The text is below the fields, and so is no field."""
     with zipfile.ZipFile(wheel) as file:
-        fields = email.message_from_bytes(file.read("taskd-0.1.0.dist-info/METADATA"))
-    assert (fields["Name"], fields["Version"], fields["Requires-Python"]) == ("taskd", "0.1.0", ">=3.7")
+        fields = email.message_from_bytes(file.read(f"taskd-{VERSION}.dist-info/METADATA"))
+    assert (fields["Name"], fields["Version"], fields["Requires-Python"]) == ("taskd", VERSION, ">=3.7")
     assert fields["Description-Content-Type"] == "text/markdown" and fields.get_payload().startswith("# TaskD\n")
     assert "Operating System :: POSIX :: Linux" in fields.get_all("Classifier")
     assert fields["Project-URL"] is None
     made = pack(tmp_path, url="https://taskd.example.com")
     with zipfile.ZipFile(made.stdout.split()[0]) as file:
-        fields = email.message_from_bytes(file.read("taskd-0.1.0.dist-info/METADATA"))
+        fields = email.message_from_bytes(file.read(f"taskd-{VERSION}.dist-info/METADATA"))
     assert fields["Project-URL"] == "Homepage, https://taskd.example.com"
 
 
