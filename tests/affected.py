@@ -26,7 +26,7 @@ UNATTRIBUTED = ("*CMakeLists.txt", "CMakePresets.json", "cmake/*", "common/*", "
 # by way of folders that they include), and what git's paths begin with.
 SELDOM = {
     "engines_slurm.*": (("agent/engine", "agent/run", "agent/process"), ("tests/engines/", "tests/lib/")),
-    "python_.*": (("worker_sdk",), ("worker_sdk/python/", "tests/python/", "tests/lib/")),
+    "python_.*": (("worker_sdk",), ("worker_sdk/python/", "tests/python/", "tests/lib/", "deploy/debian/", "deploy/systemd/")),
     "e2e_manifests.*": ((), ("deploy/", "tests/e2e/test_manifests")),
     "sdk_arm64_check": (("worker_sdk", "proxy"), ("tests/integration/",)),
     "browser_.*": (("manager/page", "view"), ("manager/page/web/", "tests/browser/", "tests/lib/")),
