@@ -125,6 +125,8 @@ exec chroot "$1"/root bash -ec '
   dpkg -i /taskd.deb >/dev/null
   taskd --version
   dpkg -V taskd
+  ! command -v man >/dev/null || [ "$(man -w taskd-run)" = /usr/share/man/man1/taskd-run.1.gz ]
+  ! command -v zsh >/dev/null || [ "$(zsh -c "autoload -Uz compinit && compinit -u -D && echo \\$_comps[taskd]")" = _taskd ]
   dpkg -L taskd >/tmp/files
   dpkg -r taskd >/dev/null
   ! dpkg-query -W taskd
