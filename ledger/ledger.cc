@@ -188,7 +188,8 @@ void Ledger::Started(int round, int64_t at_ns, int64_t now_ns) {
     round_ = std::max(round, 0);
     return;
   }
-  if (kind == Phase::Kind::kRunning || kind == Phase::Kind::kResumed) {
+  // A ledger may have been kept before the first round was started: this start is the first then.
+  if (round_ >= 0 && (kind == Phase::Kind::kRunning || kind == Phase::Kind::kResumed)) {
     // Nobody has said why.
     Restarting(IncidentKind::kOrdered, "the ranks were started again", at_ns, now_ns);
   }

@@ -656,6 +656,18 @@ TEST(LedgerTest, AnotherAttemptOfTheSameJob) {
   EXPECT_NEAR(At(report.incidents[0].seconds, Category::kRedone), 2 * 2, 1e-6);
 }
 
+TEST(LedgerTest, TheFirstStartIsNoRestartWhereAnotherLedgerStoppedBeforeIt) {
+  Job job(2);
+  const Report before = job.report(0.3);
+  Ledger next({.now_ns = Ns(0.4), .unix_offset_ns = kUnix, .slots = 2, .launched = true});
+  next.Resume({.report = before, .dead_ns = Ns(0.1)}, Ns(0.4));
+  next.Started(0, Ns(0.5), Ns(0.5));
+  EXPECT_TRUE(next.report().incidents.empty());
+  next.Started(1, Ns(9), Ns(9));
+  ASSERT_EQ(next.report().incidents.size(), 1u);
+  EXPECT_EQ(next.report().incidents[0].text, "the ranks were started again");
+}
+
 TEST(LedgerTest, GoesOnWhereAnotherStopped) {
   Job job(2);
   job.Launch(0, 1, 2);
