@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "absl/strings/strip.h"
 #include "common/log.h"
 #include "common/realtime.h"
 #include "ledger/kept.h"
@@ -155,7 +156,8 @@ void JobLedger::OnEvent(const SupervisionEvent& event) {
       ledger_.Ended(event.code, event.message, at_ns, now_ns, KindOfNext(event.cause));
       break;
     case Kind::kHang:
-      ledger_.Hang(0, event.rank >= 0 ? std::vector<int>{event.rank} : std::vector<int>{}, event.message, now_ns);
+      ledger_.Hang(0, event.rank >= 0 ? std::vector<int>{event.rank} : std::vector<int>{},
+                   std::string(absl::StripPrefix(event.message, "hang: ")), now_ns);  // the incident's kind says it
       break;
     case Kind::kResumed:
       ledger_.Resumed(now_ns, now_ns);

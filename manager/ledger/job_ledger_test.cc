@@ -47,6 +47,18 @@ bool Await(const JobLedger& ledger, Category category) {
   return taskd::testing::WaitUntil([&] { return taskd::ledger::At(ledger.report()->seconds(), category) > 0; });
 }
 
+TEST(JobLedgerTest, AnIncidentSaysOnceThatItIsAHang) {
+  JobLedger ledger({.job = "default/job", .task = "", .slots = 2, .launched = true, .save = {}}, "");
+  ledger.OnEvent(Event(Kind::kStarted));
+  SupervisionEvent hang = Event(Kind::kHang);
+  hang.message = "hang: rank 1 has made no step for 60 s";
+  ledger.OnEvent(hang);
+  const auto report = ledger.report();
+  ASSERT_EQ(report->incidents.size(), 1u);
+  EXPECT_EQ(report->incidents[0].kind, IncidentKind::kHang);
+  EXPECT_EQ(report->incidents[0].text, "rank 1 has made no step for 60 s");
+}
+
 TEST(JobLedgerTest, CausesDecideTheKindOfAnIncident) {
   using Cause = SupervisionEvent::Cause;
   EXPECT_EQ(KindOfRestart(Cause::kNodeLost), IncidentKind::kNodeLost);
