@@ -65,7 +65,9 @@ absl::Status CheckCanListen(std::string_view what, const HostPort& address) {
     if (!any) error = errno;
   }
   freeaddrinfo(found);
-  return any ? absl::OkStatus() : fail(strerror(error));
+  if (any) return absl::OkStatus();
+  const absl::Status failure = fail(strerror(error));
+  return error == EADDRINUSE ? absl::AlreadyExistsError(failure.message()) : failure;
 }
 
 bool IsLoopback(const HostPort& address) {

@@ -20,8 +20,8 @@ absl::StatusOr<HostPort> ParseHostPort(std::string_view what, std::string_view v
 // Puts IPv6 back into brackets.
 std::string FormatHostPort(const HostPort& address);
 
-// Whether a TCP server could listen there now; port 0 always can. UNAVAILABLE: `what`, the address and the system's
-// reason, which gRPC's own listeners do not report. What is free now may be taken a moment later.
+// Whether a TCP server could listen there now; port 0 always can. ALREADY_EXISTS (it is in use) or UNAVAILABLE: `what`, the
+// address and the system's reason, which gRPC's own listeners do not report. What is free now may be taken a moment later.
 absl::Status CheckCanListen(std::string_view what, const HostPort& address);
 
 // 127.0.0.0/8, ::1 and "localhost".

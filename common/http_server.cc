@@ -81,7 +81,8 @@ class HttpServer::Impl {
     auto found = resolver.resolve(address.host, std::to_string(address.port), tcp::resolver::passive, error);
     if (!error) Listen(found.begin()->endpoint(), error);
     if (error) {
-      return absl::UnavailableError(
+      return absl::Status(
+          error == asio::error::address_in_use ? absl::StatusCode::kAlreadyExists : absl::StatusCode::kUnavailable,
           absl::StrCat("--http: cannot listen on ", FormatHostPort(address), ": ", error.message()));
     }
     Accept();

@@ -60,7 +60,7 @@ class HttpServer {
 
   static constexpr std::string_view kProbe = "/healthz";
 
-  // UNAVAILABLE: the address cannot be listened on, with the system's reason.
+  // ALREADY_EXISTS (it is in use) or UNAVAILABLE: the address cannot be listened on, with the system's reason.
   static absl::StatusOr<std::unique_ptr<HttpServer>> Start(const HostPort& address, HttpHandlers handlers);
   ~HttpServer();  // ends all connections at once
   HttpServer(const HttpServer&) = delete;

@@ -22,7 +22,7 @@ struct ManagerOptions {
   int procs_per_node = 0;                           // 0: not known
   std::string listen;                               // HOST:PORT; empty: POD_IP:9601, 127.0.0.1:9601 without POD_IP
   std::string http = "127.0.0.1:9603";
-  bool http_is_default = true;  // then an address in use is a warning, not an error: another job's manager has it
+  bool http_is_default = true;  // then another port is used if this one is taken: another job's manager has it
   std::string
       http_host;  // names under which browsers reach it, separated by commas; this machine's own need not be there
   std::string state_dir;  // empty: <runtime folder>/<task id>/manager where there is a task id, else nothing is kept

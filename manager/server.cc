@@ -228,6 +228,7 @@ class ManagerServer::Impl {
     absl::Status served = StartGrpc(options, *listen, *std::move(tls), started, bound);
     if (!served.ok()) return served;
     serving_ = true;
+    if (!http_note_.empty()) spdlog::warn("{}", http_note_);
 
     if (!options.switch_file.empty()) {
       switch_file_ = std::make_unique<SwitchFileWatcher>(
@@ -451,13 +452,21 @@ class ManagerServer::Impl {
     pages["/healthz"] = MakeHealth([this] { return serving_.load(); });
     pages["/metrics"] = MakeMetrics(sources);
     pages.merge(MakeWebApi(sources));
-    absl::StatusOr<std::unique_ptr<HttpServer>> http = HttpServer::Start(*address, Protect(std::move(pages), access));
+    const HttpHandlers handlers = Protect(std::move(pages), access);
+    absl::StatusOr<std::unique_ptr<HttpServer>> http = HttpServer::Start(*address, handlers);
+    const bool taken = absl::IsAlreadyExists(http.status());
+    // Another job's manager has it. Tools find this one's by the job file.
+    if (taken && options.http_is_default) http = HttpServer::Start({address->host, 0}, handlers);
     if (http.ok()) {
       http_ = *std::move(http);
     } else if (options.http_is_default) {
       spdlog::warn("{}; going on without the page, /healthz and /metrics", http.status().message());
     } else {
       return http.status();
+    }
+    if (http_ != nullptr && taken) {
+      http_note_ = absl::StrCat(options.http, " is taken; the page, /healthz and /metrics are at ",
+                                FormatHostPort({address->host, http_->port()}), " (taskd ui)");
     }
     return absl::OkStatus();
   }
@@ -581,6 +590,7 @@ class ManagerServer::Impl {
   std::atomic<int> exit_code_{-1};    // of the job; -1: it has not ended
   bool launched_ = false;             // by a launcher, whose end is this manager's
   std::unique_ptr<HttpServer> http_;
+  std::string http_note_;                  // where it is, if not where it was to be
   std::unique_ptr<proto::FedServer> fed_;  // brings server_ its connections
   std::unique_ptr<grpc::Server> server_;
   std::unique_ptr<proto::PlainServer> plain_;
