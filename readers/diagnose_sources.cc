@@ -383,6 +383,7 @@ absl::StatusOr<SourcesDiagnosis> DiagnoseSources(const std::vector<std::string>&
   absl::StatusOr<Found> found = Find(paths);
   if (!found.ok()) return found.status();
   const std::string task = found->marks ? found->marks->task : "";
+  std::string choice = found->marks ? found->marks->choice : "";
   absl::StatusOr<SourcesDiagnosis> diagnosis = Diagnosis(*std::move(found), threads, on_engine).Run(progress, on_step);
   if (absl::IsInvalidArgument(diagnosis.status()) && (paths.size() == 1 || !task.empty())) {
     return WhyUnknown(paths, diagnosis.status());
@@ -390,6 +391,7 @@ absl::StatusOr<SourcesDiagnosis> DiagnoseSources(const std::vector<std::string>&
   if (!diagnosis.ok()) return diagnosis.status();
   std::string job = paths[0];
   while (job.size() > 1 && job.back() == '/') job.pop_back();
+  diagnosis->choice = std::move(choice);
   diagnosis->name = task.empty() ? job.substr(job.find_last_of('/') + 1) : task;
   return diagnosis;
 }

@@ -31,6 +31,7 @@ struct Source {
 struct SourcesDiagnosis {
   diagnosis::Report report;
   std::string name;             // of the job: after the folder, or the first file
+  std::string choice;           // as MarkDirectory::choice
   std::vector<Source> sources;  // none where there are only TaskD's own mark files
   std::optional<diagnosis::Hang> hang;
   // Where files of several formats were read: which of them proved each of the report's verdicts, and the hang.

@@ -108,7 +108,8 @@ std::string_view DateOf(std::string_view name) {
   return end.substr(1);
 }
 
-absl::StatusOr<std::string> FindTask(const std::string& path) {
+// `choice`: as MarkDirectory::choice.
+absl::StatusOr<std::string> FindTask(const std::string& path, std::string& choice) {
   absl::StatusOr<Folder> folder = Folder::Open(path);
   if (!folder.ok()) return folder.status();
   if (IsTask(path)) return path;
@@ -128,7 +129,14 @@ absl::StatusOr<std::string> FindTask(const std::string& path) {
   const auto newest = std::max_element(tasks.begin(), tasks.end(), [](const std::string& a, const std::string& b) {
     return std::pair(DateOf(a), a) < std::pair(DateOf(b), b);
   });
-  if (!DateOf(*newest).empty()) return absl::StrCat(path, "/", *newest);
+  if (!DateOf(*newest).empty()) {
+    const auto jobs = std::count_if(tasks.begin(), tasks.end(), [](const auto& name) { return !DateOf(name).empty(); });
+    if (jobs > 1) {
+      choice = absl::StrCat(path, " holds the folders of ", jobs, " jobs; this is the newest, ", *newest, ": --from ",
+                            path, "/FOLDER names another");
+    }
+    return absl::StrCat(path, "/", *newest);
+  }
   std::sort(tasks.begin(), tasks.end());
   std::string more = tasks.size() > kTasksNamed ? absl::StrCat(" and ", tasks.size() - kTasksNamed, " more") : "";
   size_t tasks_found = tasks.size();
@@ -186,13 +194,15 @@ absl::StatusOr<RankMarks> ListRank(int rank, const std::string& path) {
 absl::StatusOr<MarkDirectory> ListMarkDirectory(const std::string& path) {
   std::string trimmed = path;
   while (trimmed.size() > 1 && trimmed.back() == '/') trimmed.pop_back();
-  absl::StatusOr<std::string> task = FindTask(trimmed);
+  std::string choice;
+  absl::StatusOr<std::string> task = FindTask(trimmed, choice);
   if (!task.ok()) return task.status();
   absl::StatusOr<Folder> folder = Folder::Open(*task);
   if (!folder.ok()) return folder.status();
 
   MarkDirectory directory;
   directory.folder = *task;
+  directory.choice = std::move(choice);
   directory.task = task->substr(task->find_last_of('/') + 1);
   directory.places = {DateOf(directory.task).empty() ? path : *task};
   for (Entry entry; folder->Next(entry);) {

@@ -33,6 +33,7 @@ struct MarkDirectory {
   std::vector<std::string> problems;  // what could not be read, one sentence each
   // Below which other files of the job may lie: the path that was listed; of a working directory the job's own folder.
   std::vector<std::string> places;
+  std::string choice;  // a sentence, where several jobs' folders are there and this one was taken; else empty
 };
 
 // Lists `path`, a task's folder, a profiling directory with one task in it, or a working directory with jobs' own folders

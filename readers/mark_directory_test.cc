@@ -103,6 +103,9 @@ TEST_F(MarkDirectoryTest, OfTheJobsOfAWorkingDirectoryTheNewestIsTaken) {
   absl::StatusOr<MarkDirectory> directory = List("work");
   ASSERT_TRUE(directory.ok()) << directory.status();
   EXPECT_EQ(directory->task, "taskd-a-20261129-142302");
+  EXPECT_THAT(directory->choice,
+              HasSubstr("work holds the folders of 2 jobs; this is the newest, taskd-a-20261129-142302"));
+  EXPECT_EQ(List("work/taskd-b-20261129-142301")->choice, "");
 }
 
 TEST_F(MarkDirectoryTest, TaskWhoseNameIsDigits) {

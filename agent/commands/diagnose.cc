@@ -57,6 +57,7 @@ absl::Status Print(const std::string& text) {
 absl::Status FromFiles(const DiagnoseOptions& options) {
   absl::StatusOr<readers::SourcesDiagnosis> diagnosed = DiagnoseFolder(options.source);
   if (!diagnosed.ok()) return diagnosed.status();
+  SayChoice("diagnose", *diagnosed);
   const std::string& job = diagnosed->name;
   return Print(options.json ? readers::RenderJson(*diagnosed, job) + "\n" : readers::RenderText(*diagnosed, job));
 }
@@ -74,6 +75,7 @@ absl::Status WhyFromFiles(const DiagnoseOptions& options) {
   };
   const absl::StatusOr<readers::SourcesDiagnosis> diagnosed = DiagnoseFolder(options.source, nullptr, ask);
   if (!diagnosed.ok()) return diagnosed.status();
+  SayChoice("diagnose", *diagnosed);
   if (!trace) return absl::InvalidArgumentError(LacksEverywhere(*diagnosed, "no step"));
   return PrintTrace(options, *trace);
 }

@@ -1,11 +1,13 @@
 #include "agent/commands/folder_diagnosis.h"
 
 #include <cstdint>
+#include <iostream>
 #include <set>
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "agent/commands/progress.h"
+#include "common/printable.h"
 
 namespace taskd::commands {
 
@@ -19,6 +21,11 @@ absl::StatusOr<readers::SourcesDiagnosis> DiagnoseFolder(const JobSource& source
   if (!read.ok()) return absl::Status(read.status().code(), absl::StrCat("--from: ", read.status().message()));
   if (!source.job.empty()) read->name = source.job;
   return read;
+}
+
+void SayChoice(const std::string& command, const readers::SourcesDiagnosis& diagnosed) {
+  if (diagnosed.choice.empty()) return;
+  std::cerr << "taskd " << command << ": " << Printable(diagnosed.choice, kShownLineBytes) << std::endl;
 }
 
 std::string LacksEverywhere(const readers::SourcesDiagnosis& diagnosed, std::string_view what) {

@@ -15,6 +15,9 @@ absl::StatusOr<readers::SourcesDiagnosis> DiagnoseFolder(const JobSource& source
                                                          const readers::StepSeen& on_step = nullptr,
                                                          const readers::EngineSeen& on_engine = nullptr);
 
+// Says in a line on stderr which job of several was taken, if there are several.
+void SayChoice(const std::string& command, const readers::SourcesDiagnosis& diagnosed);
+
 // That what is there does not have it, "no step" or "no time line": which formats those are, and what they are good for.
 std::string LacksEverywhere(const readers::SourcesDiagnosis& diagnosed, std::string_view what);
 

@@ -52,6 +52,7 @@ absl::Status FromFiles(const GoodputOptions& options) {
   absl::StatusOr<readers::SourcesDiagnosis> read =
       DiagnoseFolder(options.source, [&](int rank, const StepFold& fold) { seen.Add(rank, fold); });
   if (!read.ok()) return read.status();
+  SayChoice("goodput", *read);
   if (!HaveSteps(*read, seen)) return absl::InvalidArgumentError(LacksEverywhere(*read, "no step that has ended"));
   absl::StatusOr<ledger::Report> report = LedgerOfFolder(options.source, *read, seen);
   if (!report.ok()) return report.status();

@@ -49,6 +49,7 @@ absl::StatusOr<Report> FromFiles(const ReportOptions& options) {
         seen.Add(rank, fold);
       });
   if (!diagnosed.ok()) return diagnosed.status();
+  SayChoice("report", *diagnosed);
   view::ReportPage page;
   if (HaveSteps(*diagnosed, seen)) {
     absl::StatusOr<ledger::Report> goodput = LedgerOfFolder(options.source, *diagnosed, seen);

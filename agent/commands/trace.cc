@@ -225,6 +225,8 @@ absl::Status Trace::Diagnose() {
   if (!diagnosed.ok()) {
     return absl::Status(diagnosed.status().code(), absl::StrCat("--from: ", diagnosed.status().message()));
   }
+  progress_.Clear();
+  SayChoice("trace", *diagnosed);
   diagnosed_ = *std::move(diagnosed);
   std::erase_if(diagnosed_.ranks, [](const readers::SourceRank& rank) { return !rank.has_times; });
   const bool have_times = !ranks().empty() && diagnosed_.steps_format != SourceFormat::kNcclInspector;
