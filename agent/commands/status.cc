@@ -39,11 +39,12 @@ constexpr int kFewRanks = 32;  // that a terminal has room for, a line each
 // The ranks of so many at most have a line each.
 int MostListed(const StatusOptions& options) { return options.all ? INT_MAX : kFewRanks; }
 
-absl::Status Print(const StatusOptions& options, const v1::JobStatus& status) {
+// `is_kept`: of a job that has ended, whose manager has ended too.
+absl::Status Print(const StatusOptions& options, const v1::JobStatus& status, bool is_kept = false) {
   if (options.json) {
     std::cout << proto::RenderStatusJson(status) << std::endl;
   } else {
-    std::cout << RenderStatus(status, MostListed(options)) << std::flush;
+    std::cout << RenderStatus(status, MostListed(options), is_kept) << std::flush;
   }
   return std::cout ? absl::OkStatus() : absl::UnavailableError("stdout cannot be written");
 }
@@ -99,7 +100,7 @@ absl::Status RunStatus(const StatusOptions& options) {
   absl::StatusOr<ControlClient> client = ControlClient::Make(options.manager, options.job, options.security);
   if (std::optional<v1::EndedJob> ended =
           AskEndedJob(client.status(), options.job, options.json ? std::cerr : std::cout)) {
-    return Print(options, ended->status());
+    return Print(options, ended->status(), true);
   }
   if (!client.ok()) return client.status();
   const bool draws = options.watch && !options.json && WatchTerminal::IsThere();

@@ -34,6 +34,9 @@ std::string StateOf(const v1::RankStatus& rank, uint64_t wanted_revision) {
   return rank.applied_revision() == wanted_revision ? kAsWanted : "not switched yet";
 }
 
+// Then its proxies have ended, too.
+bool HasEnded(const v1::JobStatus& status) { return status.supervision().state() == v1::SupervisionStatus::ENDED; }
+
 // What ranks in one state have in common.
 struct Line {
   std::vector<int> ranks;
@@ -152,7 +155,8 @@ std::string ListRanks(const v1::JobStatus& status) {
     absl::StrAppend(
         &text, "\nnode ", node.node(), " (", has_own_name ? absl::StrCat(Printable(node.node_name()), ", host ") : "",
         Printable(node.host()), ")",
-        !node.connected() ? ": its proxy is not connected"
+        HasEnded(status)    ? ""
+        : !node.connected() ? ": its proxy is not connected"
         : node.silent_s() != 0
             ? absl::StrCat(": its proxy has been silent for ", node.silent_s(), " s, hangs are not watched for")
             : "",
@@ -182,10 +186,11 @@ std::string SumUpRanks(const v1::JobStatus& status) {
   std::map<std::string, Line> lines;
   std::vector<int> lost_nodes, silent_nodes;
   for (const v1::NodeStatus& node : status.nodes()) {
-    if (!node.connected()) lost_nodes.push_back(node.node());
-    if (node.silent_s() != 0) silent_nodes.push_back(node.node());
+    if (!node.connected() && !HasEnded(status)) lost_nodes.push_back(node.node());
+    if (node.silent_s() != 0 && !HasEnded(status)) silent_nodes.push_back(node.node());
     for (const v1::RankStatus& rank : node.ranks()) {
-      std::string state = node.connected() ? StateOf(rank, status.wanted().revision()) : "no proxy connected";
+      std::string state =
+          node.connected() || HasEnded(status) ? StateOf(rank, status.wanted().revision()) : "no proxy connected";
       if (state == kAsWanted && rank.step() >= 0 && rank.step() < newest - kStepsBehind) {
         state = "as wanted, but steps behind";
       } else if (state == kAsWanted && IsFarAhead(rank.step(), newest)) {
@@ -229,11 +234,12 @@ std::string SumUpRanks(const v1::JobStatus& status) {
   return text;
 }
 
-std::string RenderStatus(const v1::JobStatus& status, int most_listed) {
+std::string RenderStatus(const v1::JobStatus& status, int most_listed, bool is_kept) {
   std::string text = absl::StrCat("job: ", status.job().empty() ? "(any)" : Printable(status.job()));
   if (!status.task_id().empty()) absl::StrAppend(&text, "  task: ", Printable(status.task_id()));
-  absl::StrAppendFormat(&text, "  manager up: %.0f s\nwanted: %s (revision %d)\n", status.uptime_s(),
-                        KindsText(status.wanted().kinds()), status.wanted().revision());
+  absl::StrAppendFormat(&text, "  manager %s %.0f s\nwanted: %s (revision %d)\n",
+                        is_kept ? "was up for" : "up:", status.uptime_s(), KindsText(status.wanted().kinds()),
+                        status.wanted().revision());
   int ranks = 0, attached = 0;
   for (const v1::NodeStatus& node : status.nodes()) {
     ranks += node.ranks_size();

@@ -16,6 +16,6 @@ std::string SumUpRanks(const v1::JobStatus& status);
 
 // The job, its newest five events, the diagnosis in one sentence, and the ranks: listed, or of more than `most_listed`
 // summed up. Safe to print.
-std::string RenderStatus(const v1::JobStatus& status, int most_listed);
+std::string RenderStatus(const v1::JobStatus& status, int most_listed, bool is_kept = false);
 
 }  // namespace taskd::commands

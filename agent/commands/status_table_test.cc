@@ -159,5 +159,17 @@ TEST(ListRanksTest, EachRank) {
             "  no ranks\n");
 }
 
+TEST(RenderStatusTest, AJobThatHasEndedIsToldOfInThePast) {
+  v1::JobStatus status = MakeStatus(1, 1);
+  status.set_uptime_s(46);
+  status.mutable_nodes(0)->set_connected(false);
+  status.mutable_supervision()->set_state(v1::SupervisionStatus::ENDED);
+  for (const int most_listed : {0, 32}) {
+    const std::string text = RenderStatus(status, most_listed, true);
+    EXPECT_THAT(text, HasSubstr("  manager was up for 46 s\n"));
+    EXPECT_THAT(text, Not(HasSubstr("connected")));
+  }
+}
+
 }  // namespace
 }  // namespace taskd::commands
