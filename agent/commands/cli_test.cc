@@ -149,6 +149,9 @@ TEST_F(CliTest, AnAddressInUseIsOneLineAndOne) {
   Result result = Run("manager --listen " + address + " --http 127.0.0.1:0");
   EXPECT_EQ(result.code, 1);
   EXPECT_EQ(result.err, "taskd manager: --listen: cannot listen on " + address + ": Address already in use\n");
+  result = Run("manager --listen " + address + " --http 127.0.0.1:0", "TASKD_STARTED_BY=run");
+  EXPECT_EQ(result.code, 1);
+  EXPECT_EQ(result.err, "") << "the launcher says it";
 }
 
 // interfaces of `taskd switch --json` and `taskd status --json`: keys and their order.

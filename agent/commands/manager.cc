@@ -60,7 +60,10 @@ class ManagerCommand : public Command {
     options_.not_supported = UnsupportedRequests(OwnEnvironment());
     CloseProcess();
     TakeLogVariables(OwnEnvironment(), "manager.log");
-    if (absl::Status status = manager::RunManager(options_); !status.ok()) return status;
+    absl::Status status = manager::RunManager(options_);
+    // The launcher says which port it takes in its place.
+    if (absl::IsAlreadyExists(status) && ValueOf(OwnEnvironment(), "TASKD_STARTED_BY") == "run") return false;
+    if (!status.ok()) return status;
     return true;
   }
 

@@ -307,6 +307,10 @@ int Daemons::StartManagerFrom(HostPort listen, int ports) {
     int exit_code = 0;
     if (AwaitManager(listen, &exit_code)) return listen.port;
     manager_.pid = 0;
+    if (!IsFree(listen)) {
+      spdlog::warn("port {} was taken by another process while the manager started{}", listen.port,
+                   ports > 1 ? "; the next free one is used" : "");
+    }
     if (exit_code == kWrongUsage || ++failures >= kManagersTried) {
       spdlog::warn("no manager: it does not start");
       return 0;
