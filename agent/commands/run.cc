@@ -3,10 +3,12 @@
 #include <unistd.h>
 
 #include <cerrno>
+#include <cstdlib>
 #include <cstring>
 #include <filesystem>
 #include <iostream>
 #include <memory>
+#include <system_error>
 #include <utility>
 
 #include "absl/strings/match.h"
@@ -16,6 +18,7 @@
 #include "agent/modes/plans/mode_options.h"
 #include "agent/process/exit_code.h"
 #include "agent/process/run_line.h"
+#include "agent/process/spawn.h"
 #include "agent/run/job_services.h"
 #include "agent/run/launcher.h"
 #include "agent/run/option_table.h"
@@ -43,7 +46,8 @@ int WrongUsage(const absl::Status& status) {
 // Each rank's Python would say the same, after the manager and the proxies have started.
 // PYTHON_EXEC may run it elsewhere, as in a container.
 absl::Status FindScript(const run::RunOptions& options, const Environment& environment) {
-  if (options.module || options.no_python || !ValueOf(environment, "PYTHON_EXEC").empty()) return absl::OkStatus();
+  if (options.no_python) return process::FindProgram(options.program, environment).status();
+  if (options.module || !ValueOf(environment, "PYTHON_EXEC").empty()) return absl::OkStatus();
   if (options.program == "-") return absl::OkStatus();  // stdin
   if (access(options.program.c_str(), F_OK) == 0 || (errno != ENOENT && errno != ENOTDIR)) return absl::OkStatus();
   const std::string problem = std::strerror(errno);
@@ -54,10 +58,25 @@ absl::Status FindScript(const run::RunOptions& options, const Environment& envir
       absl::StrCat("SCRIPT '", options.program, "': ", problem, is_absolute ? "" : absl::StrCat(" in ", folder)));
 }
 
+// Each rank would fail by it, after the manager and the proxies have started.
+absl::Status MakeLogFolder(const run::RunOptions& options) {
+  if (options.log_dir.empty() || options.log_dir == "/dev/null") return absl::OkStatus();
+  std::error_code error;
+  std::filesystem::create_directories(options.log_dir, error);
+  std::string probe = absl::StrCat(options.log_dir, "/.taskd-XXXXXX");
+  if (!error && (mkdtemp(probe.data()) == nullptr || rmdir(probe.c_str()) != 0)) {
+    error.assign(errno, std::generic_category());
+  }
+  if (!error) return absl::OkStatus();
+  return absl::InvalidArgumentError(
+      absl::StrCat("--log-dir '", options.log_dir, "': ", error.message(), ": ranks cannot write their logs there"));
+}
+
 }  // namespace
 
 int LaunchRanks(run::RunOptions options, Environment environment) {
   if (const absl::Status found = FindScript(options, environment); !found.ok()) return WrongUsage(found);
+  if (const absl::Status made = MakeLogFolder(options); !made.ok()) return WrongUsage(made);
   // For the manager and the proxies, and for the ranks.
   for (const auto& [variable, value] :
        {std::pair("TASKD_JOB", &options.job), std::pair("TASKD_TASK_ID", &options.task_id)}) {

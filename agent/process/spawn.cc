@@ -90,8 +90,13 @@ void MarkDescriptors() {
   }
 }
 
-absl::StatusOr<std::string> FindProgram(const std::string& name, const std::string& path) {
+}  // namespace
+
+absl::StatusOr<std::string> FindProgram(const std::string& name,
+                                        const std::map<std::string, std::string>& environment) {
   if (name.find('/') != std::string::npos) return name;
+  const auto variable = environment.find("PATH");
+  const std::string path = variable == environment.end() ? "/usr/local/bin:/usr/bin:/bin" : variable->second;
   bool denied = false;
   for (absl::string_view folder : absl::StrSplit(path, ':')) {
     const std::string candidate = absl::StrCat(folder.empty() ? "." : folder, "/", name);
@@ -104,14 +109,10 @@ absl::StatusOr<std::string> FindProgram(const std::string& name, const std::stri
       absl::StrCat("cannot execute '", name, "': ", denied ? "not executable" : "not found", " in PATH ", path));
 }
 
-}  // namespace
-
 absl::StatusOr<pid_t> Spawn(const std::vector<std::string>& argv, const std::map<std::string, std::string>& environment,
                             const SpawnOptions& options) {
   if (argv.empty()) return absl::InvalidArgumentError("nothing to execute");
-  auto path = environment.find("PATH");
-  absl::StatusOr<std::string> program =
-      FindProgram(argv[0], path == environment.end() ? "/usr/local/bin:/usr/bin:/bin" : path->second);
+  absl::StatusOr<std::string> program = FindProgram(argv[0], environment);
   if (!program.ok()) return program.status();
   bp::environment variables;
   for (const auto& [name, value] : environment) variables.set(name, value);  // [] reads beyond shorter entries' ends

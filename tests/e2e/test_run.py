@@ -141,6 +141,12 @@ def test_a_script_that_is_missing_starts_nothing(jobs, script, said):
     assert job.log().startswith(f"taskd run: SCRIPT '{script}': {said}") and job.log().count("\n") == 1, job.log()
 
 
+def test_a_program_that_is_not_in_path_starts_nothing(jobs):
+    job = jobs.launch("node", "--standalone", "--no-python", script="nosuchcommand", environment={"TASKD_MANAGER": ""})
+    assert job.wait() == 2
+    assert job.log().startswith("taskd run: cannot execute 'nosuchcommand': not found in PATH ") and job.log().count("\n") == 1, job.log()
+
+
 @pytest.mark.parametrize("code, expected, said", [(7, 7, "7"), (-signal.SIGSEGV, 139, "SIGSEGV")])
 def test_first_failure_ends_all_with_its_code(jobs, code, expected, said):
     port = free_port()
