@@ -24,6 +24,7 @@
 
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
 #include "absl/time/time.h"
 #include "common/atomic_file.h"
 #include "common/files.h"
@@ -287,6 +288,23 @@ std::string Allocation() {
   return id == nullptr ? "" : id;
 }
 
+bool IsFromEnvironment(const std::string& job) {
+  const char* variable = std::getenv("TASKD_JOB");
+  return variable != nullptr && (job == variable || job == absl::StrCat("default/", variable));
+}
+
+// What is said where a job that was named does not run: "; default/a runs, and taskd jobs lists all".
+std::string OtherJobs(const std::vector<JobFile>& jobs) {
+  constexpr size_t kNamed = 3;
+  if (jobs.empty()) return "; taskd jobs lists all";
+  std::vector<std::string> names;
+  for (const JobFile& one : jobs) names.push_back(one.job.empty() ? "(no job name)" : one.job);
+  const std::string more = names.size() > kNamed ? absl::StrCat(" and ", names.size() - kNamed, " more") : "";
+  names.resize(std::min(names.size(), kNamed));
+  return absl::StrCat("; ", absl::StrJoin(names, ", "), more, names.size() == 1 ? " runs" : " run",
+                      ", and taskd jobs lists all");
+}
+
 bool IsSlurms(const JobFile& job) { return absl::StartsWith(job.job, "slurm/"); }
 
 // Its job is slurm/<name>-<id of the allocation>, its task id <id of the allocation>.<step>, where nobody chose others.
@@ -300,8 +318,10 @@ bool IsOfAllocation(const JobFile& job, const std::string& allocation) {
 absl::StatusOr<JobFile> ChooseJob(const std::string& job) {
   absl::StatusOr<std::vector<JobFile>> jobs = ListJobs();
   if (!jobs.ok()) return jobs.status();
+  const std::string running = job.empty() ? "" : OtherJobs(*jobs);
   if (!job.empty()) std::erase_if(*jobs, [&](const JobFile& other) { return other.job != job; });
-  std::string which = job.empty() ? "job" : absl::StrCat("job '", job, "'");
+  std::string which =
+      job.empty() ? "job" : absl::StrCat("job '", job, "'", IsFromEnvironment(job) ? " (TASKD_JOB)" : "");
   if (const std::string allocation = job.empty() ? Allocation() : ""; !allocation.empty()) {
     const auto of_it = [&](const JobFile& one) { return IsOfAllocation(one, allocation); };
     // Where no job is any allocation's, the user means what he would mean without Slurm.
@@ -312,8 +332,8 @@ absl::StatusOr<JobFile> ChooseJob(const std::string& job) {
   }
   if (jobs->size() == 1) return std::move(jobs->front());
   if (jobs->empty()) {
-    return absl::NotFoundError(
-        absl::StrCat("no ", which, " of this user runs on this machine; name one with --manager HOST:PORT"));
+    return absl::NotFoundError(absl::StrCat("no ", which, " of this user runs on this machine", running,
+                                            "; name one with --manager HOST:PORT"));
   }
   std::string message =
       absl::StrCat(jobs->size(), job.empty() ? " jobs" : absl::StrCat(" managers of ", which),

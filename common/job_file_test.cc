@@ -261,7 +261,14 @@ TEST_F(JobFileTest, ChoosesTheOnlyOne) {
     EXPECT_EQ(none.message(), "no job of this user runs on this machine; name one with --manager HOST:PORT");
     std::unique_ptr<JobFileHandle> a = Write(Job("0.0.0.0:9601", "ns/a"));
     EXPECT_EQ(JobAddress(*ChooseJob("")), "127.0.0.1:9601");
-    EXPECT_TRUE(absl::IsNotFound(ChooseJob("ns/b").status()));
+    const absl::Status unknown = ChooseJob("ns/b").status();
+    EXPECT_TRUE(absl::IsNotFound(unknown));
+    EXPECT_EQ(unknown.message(),
+              "no job 'ns/b' of this user runs on this machine; ns/a runs, and taskd jobs lists all; name one with "
+              "--manager HOST:PORT");
+    setenv("TASKD_JOB", "b", 1);
+    EXPECT_THAT(std::string(ChooseJob("default/b").status().message()), HasSubstr("no job 'default/b' (TASKD_JOB) of"));
+    unsetenv("TASKD_JOB");
     std::unique_ptr<JobFileHandle> b = Write(Job("127.0.0.1:9605", "ns/b"));
     EXPECT_EQ(ChooseJob("ns/b")->listen, "127.0.0.1:9605");
     const absl::Status several = ChooseJob("").status();
