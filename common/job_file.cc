@@ -261,6 +261,16 @@ absl::StatusOr<std::vector<JobFile>> ListJobs() {
   return jobs;
 }
 
+int64_t JobFilesChangedUnixS() {
+  int64_t changed_s = 0;
+  struct stat info;
+  for (const std::string& dir : RuntimeDirCandidates()) {
+    if (stat(absl::StrCat(dir, "/", kFolder).c_str(), &info) == 0)
+      changed_s = std::max<int64_t>(changed_s, info.st_mtime);
+  }
+  return changed_s;
+}
+
 std::optional<JobFile> JobAt(const HostPort& address) {
   absl::StatusOr<std::vector<JobFile>> jobs = ListJobs();
   if (!jobs.ok()) return std::nullopt;

@@ -67,6 +67,9 @@ class JobFileHandle {
 // none was found, and a folder breaks the rule.
 absl::StatusOr<std::vector<JobFile>> ListJobs();
 
+// When a job file of this user's last came or went, in Unix seconds; 0: there never was one.
+int64_t JobFilesChangedUnixS();
+
 // The job whose manager answers at this address, a name or a literal. Of several (network namespaces have the same
 // addresses) the one in this process's network namespace; none if there is not exactly one. One on another namespace's
 // loopback is never meant.

@@ -5,6 +5,8 @@
 #include <algorithm>
 #include <chrono>
 #include <cmath>
+#include <cstdint>
+#include <ctime>
 #include <iostream>
 #include <memory>
 #include <optional>
@@ -40,7 +42,7 @@ namespace {
 struct DiagnoseOptions {
   JobSource source;
   bool json = false;   // one object a line
-  bool watch = false;  // of a manager: each new report, until SIGINT or SIGTERM ends the process
+  bool watch = false;  // of a manager: each new report, until the job has ended, or SIGINT or SIGTERM came
   double wait_s = 0;   // of a manager: for an answer, at most kMaxWaitS
   int why = -1;        // only what was decided of this rank; -1: the report
   proto::Security security;
@@ -53,6 +55,9 @@ absl::Status Print(const std::string& text) {
   std::cout << text << std::flush;
   return std::cout ? absl::OkStatus() : absl::UnavailableError("stdout cannot be written");
 }
+
+// For what is said beside the answer.
+std::ostream& Notes(const DiagnoseOptions& options) { return options.json ? std::cerr : std::cout; }
 
 absl::Status FromFiles(const DiagnoseOptions& options) {
   absl::StatusOr<readers::SourcesDiagnosis> diagnosed = DiagnoseFolder(options.source);
@@ -83,8 +88,7 @@ absl::Status WhyFromFiles(const DiagnoseOptions& options) {
 absl::Status WhyFromManager(const DiagnoseOptions& options) {
   absl::StatusOr<ControlClient> client =
       ControlClient::Make(options.source.manager, options.source.job, options.security);
-  if (const std::optional<v1::EndedJob> ended =
-          AskEndedJob(client.status(), options.source.job, options.json ? std::cerr : std::cout)) {
+  if (const std::optional<v1::EndedJob> ended = AskEndedJob(client.status(), options.source.job, Notes(options))) {
     absl::StatusOr<std::string> folder = CheckMarkFolder(ended->mark_folder());
     if (!folder.ok()) return folder.status();
     DiagnoseOptions left = options;
@@ -213,9 +217,10 @@ absl::StatusOr<bool> WaitForAnswer(const DiagnoseOptions& options) {
   }
 }
 
-// Prints the present report, or with --watch each one until the manager goes away. Sets `reached` once it has answered.
+// Prints the present report, or with --watch each one until the manager goes away. Sets `reached` to its job once it has
+// answered.
 grpc::Status AskOnce(const DiagnoseOptions& options, const ControlClient& client, v1::Diagnosis::Stub& stub,
-                     bool& reached, absl::Status& printed) {
+                     std::optional<std::string>& reached, absl::Status& printed) {
   v1::GetReportRequest request;
   request.set_job(ValidUtf8(options.source.job));
   v1::DiagnosisReport message;
@@ -223,7 +228,7 @@ grpc::Status AskOnce(const DiagnoseOptions& options, const ControlClient& client
   client.SetTimeout(context, kCallTimeout);
   grpc::Status called = ReadParts(stub.ReportInParts(&context, request), &message);
   if (!called.ok()) return called;
-  reached = true;
+  reached = message.job();
   if (!options.watch) {
     printed = PrintMessage(options, client.manager(), message);
     return called;
@@ -253,13 +258,13 @@ grpc::Status AskOnce(const DiagnoseOptions& options, const ControlClient& client
 absl::Status FromManager(const DiagnoseOptions& options) {
   absl::StatusOr<ControlClient> client =
       ControlClient::Make(options.source.manager, options.source.job, options.security);
-  if (std::optional<v1::EndedJob> ended =
-          AskEndedJob(client.status(), options.source.job, options.json ? std::cerr : std::cout)) {
+  if (std::optional<v1::EndedJob> ended = AskEndedJob(client.status(), options.source.job, Notes(options))) {
     return PrintMessage(options, "", ended->diagnosis());
   }
   if (!client.ok()) return client.status();
   std::unique_ptr<v1::Diagnosis::Stub> stub = v1::Diagnosis::NewStub(client->channel());
-  bool reached = false;
+  const int64_t begun_unix_s = time(nullptr);
+  std::optional<std::string> reached;
   while (true) {
     absl::Status printed;
     grpc::Status called = AskOnce(options, *client, *stub, reached, printed);
@@ -269,11 +274,16 @@ absl::Status FromManager(const DiagnoseOptions& options) {
                  (called.ok() || called.error_code() == grpc::StatusCode::UNAVAILABLE ||
                   called.error_code() == grpc::StatusCode::DEADLINE_EXCEEDED);
     if (!again) return absl::UnavailableError(client->Describe(called));
-    if (!called.ok()) std::cerr << "taskd diagnose: " << client->Describe(called) << std::endl;
-    std::this_thread::sleep_for(std::chrono::seconds(1));
     // It may have another secret.
     absl::StatusOr<ControlClient> found =
         ControlClient::Make(options.source.manager, options.source.job, options.security);
+    if (!called.ok()) {
+      if (std::optional<v1::EndedJob> ended = AskEndedSince(begun_unix_s, *reached, Notes(options))) {
+        return PrintMessage(options, "", ended->diagnosis());
+      }
+      std::cerr << "taskd diagnose: " << client->Describe(called) << std::endl;
+    }
+    std::this_thread::sleep_for(std::chrono::seconds(1));
     if (!found.ok()) continue;
     client = std::move(found);
     stub = v1::Diagnosis::NewStub(client->channel());
@@ -312,7 +322,7 @@ class DiagnoseCommand : public Command {
     options_.source.AddFlags(flags);
     flags.Add("--json", options_.json, "print one JSON object");
     flags.Add("--watch", options_.watch,
-              "go on until interrupted: on a terminal each new report, else each that changes the answer");
+              "go on until the job ends: on a terminal each new report, else each that changes the answer");
     flags.Add("--wait", options_.wait_s, "seconds to wait for an answer; without one in that time the exit code is 1");
     flags
         .Add("--why", options_.why,

@@ -41,7 +41,7 @@ void PrintJson(const std::vector<JobFile>& running, const std::vector<proto::Kep
                     {"started_unix_s", job.started_unix_s()},
                     {"ended_unix_s", job.ended_unix_s()},
                     {"exit_code", job.has_exit_code() ? nlohmann::ordered_json(job.exit_code()) : nullptr},
-                    {"marks", job.mark_folder()}});
+                    {"marks", MarksThatAreThere(job)}});
   }
   std::cout << PrintableJson(rows.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace)) << std::endl;
 }
@@ -63,9 +63,10 @@ absl::Status List(const JobsOptions& options) {
                     absl::StrCat("running; manager ", JobAddress(job))});
   }
   for (const auto& [path, job] : ended) {
+    const std::string marks = MarksThatAreThere(job);
     rows.push_back({Printable(job.job()), absl::StrCat("since ", TimeOf(job.started_unix_s())),
-                    absl::StrCat(HowItEnded(job, time(nullptr)), job.mark_folder().empty() ? "" : "; marks in ",
-                                 Printable(job.mark_folder(), kShownLineBytes))});
+                    absl::StrCat(HowItEnded(job, time(nullptr)), marks.empty() ? "" : "; marks in ",
+                                 Printable(marks, kShownLineBytes))});
   }
   size_t width = 0;
   for (const auto& row : rows) width = std::max(width, ColumnsOf(row[0]));
@@ -83,9 +84,10 @@ absl::Status Remove(const std::string& name) {
     if (name != "all" && one.job.job() != FullJobName(name)) continue;
     if (absl::Status status = proto::RemoveEndedJob(one); !status.ok()) return status;
     ++removed;
-    if (one.job.mark_folder().empty()) continue;
+    const std::string marks = MarksThatAreThere(one.job);
+    if (marks.empty()) continue;
     std::cout << "removed what was kept of " << Printable(one.job.job()) << "; its marks stay in "
-              << Printable(one.job.mark_folder(), kShownLineBytes) << "\n";
+              << Printable(marks, kShownLineBytes) << "\n";
   }
   if (removed == 0 && name != "all") return absl::NotFoundError(absl::StrCat("no job '", name, "' that ended is kept"));
   std::cout.flush();

@@ -3,6 +3,7 @@ import glob
 import json
 import os
 import re
+import shutil
 import signal
 
 import pytest
@@ -127,6 +128,29 @@ def test_a_watched_status_ends_with_the_job(place):
     place.stop()
     assert launcher.wait() == 0
     assert watcher.wait() == 0 and watcher.log().endswith("taskd status: job default/watched has ended\n"), watcher.log()
+
+
+def test_a_watched_diagnosis_ends_with_the_jobs_last_answer(place):
+    launcher = place.launch("watched", "--standalone")
+    place.wait_trains("watched", launcher, 1)
+    watcher = harness.Process("watcher", [TASKD, "diagnose", "--job", "watched", "--watch"], place.environment, place.folder)
+    place.stage.processes.append(watcher)
+    wait_until(lambda: "default/watched" in watcher.log(), "it has printed once")
+    place.stop()
+    assert launcher.wait() == 0
+    assert watcher.wait() == 0, watcher.log()
+    assert re.search(r"^job default/watched ended \d+ s ago, exit 0; its marks", watcher.log(), re.M), watcher.log()
+    assert "is the job running?" not in watcher.log()
+
+
+def test_marks_that_are_not_there_are_not_named(place):
+    assert place.job("bare") == 0
+    (folder,) = place.folders("bare")
+    shutil.rmtree(folder)
+    for command in ("diagnose", "jobs"):
+        assert "default/bare" in place.ask(command).stdout and folder not in place.ask(command).stdout
+    trace = place.run("trace", "--job", "bare")
+    assert trace.returncode == 2 and folder not in trace.stderr
 
 
 def test_jobs_lists_and_removes(place):
