@@ -126,6 +126,11 @@ std::string Explain(const CLI::ParseError& error, const CLI::App& command) {
     const CLI::Option* option = command.get_option_no_throw(name);
     return absl::StrCat(name, ": ", option == nullptr ? "a value is missing" : ValueMissing(*option));
   }
+  if (error.get_exit_code() == static_cast<int>(CLI::ExitCodes::RequiredError)) {  // "node is required"
+    const std::string name = text.substr(0, text.find(' '));
+    const CLI::Option* option = command.get_option_no_throw(name);
+    return option == nullptr ? text : absl::StrCat(name, " is missing: ", option->get_description());
+  }
   if (error.get_exit_code() != static_cast<int>(CLI::ExitCodes::ExtrasError)) return text;
   const std::vector<std::string> unknown = command.remaining(true);
   if (unknown.empty()) return text;

@@ -29,6 +29,7 @@ def usage_error(done, *words):
     (["proxy", "--manager", "nonsense"], ["nonsense"]),
     (["proxy", "--node-rank", "-3"], ["-3"]),
     (["proxy", "--node-rank", "x"], ["x"]),
+    (["act", "evict"], ["node is missing: the node's rank"]),
     (["proxy", "--disk-limit-mb", "-1"], ["-1"]),
     (["proxy", "--socket", "/" + "x" * 200], ["103"]),
     (["switch", "--manager", "127.0.0.1:1"], []),
