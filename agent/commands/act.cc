@@ -47,7 +47,10 @@ class ActCommand : public Command {
     client->SetTimeout(context, kActTimeout);
     const auto stub = v1::Actions::NewStub(client->channel());
     const grpc::Status called = (stub.get()->*call)(&context, request, &reply);
-    if (called.ok()) return reply.text();
+    if (called.ok()) {
+      found_job_ = client->found_job();
+      return reply.text();
+    }
     if (called.error_code() == grpc::StatusCode::FAILED_PRECONDITION) {
       return absl::FailedPreconditionError(Printable(called.error_message(), kMaxSentence));
     }
@@ -61,9 +64,11 @@ class ActCommand : public Command {
   }
 
   const std::string& job() const { return job_; }
+  // Names the job that was found where no manager was given.
+  std::string Heading() const { return found_job_.empty() ? "" : absl::StrCat("job ", Printable(found_job_), "\n"); }
 
  private:
-  std::string manager_, job_;
+  std::string manager_, job_, found_job_;
   proto::Security security_;
 };
 
@@ -83,7 +88,7 @@ class ActListCommand final : public ActCommand {
     if (json_) return Print(*list + "\n");
     const absl::StatusOr<std::string> text = policy::RenderText(*list);
     if (!text.ok()) return absl::UnavailableError(text.status().message());
-    return Print(*text);
+    return Print(Heading() + *text);
   }
 
  private:
@@ -102,7 +107,7 @@ class ActWhyCommand final : public ActCommand {
     request.set_node(node_);
     const absl::StatusOr<std::string> why = Ask(&v1::Actions::Stub::WhyNode, request);
     if (!why.ok()) return why.status();
-    return Print(Printable(*why, kMaxSentence) + "\n");
+    return Print(absl::StrCat(Heading(), Printable(*why, kMaxSentence), "\n"));
   }
 
  private:

@@ -38,18 +38,21 @@ std::string CauseOf(const std::string& message) {
 
 absl::StatusOr<ControlClient> ControlClient::Make(const std::string& given, const std::string& job,
                                                   proto::Security security) {
-  std::string manager = given;
+  std::string manager = given, found_job;
   if (manager.empty()) {
     absl::StatusOr<JobFile> chosen = ChooseJob(job);
     if (!chosen.ok()) return chosen.status();
     manager = JobAddress(*chosen);
+    found_job = chosen->job;
     // TASKD_TOKEN is of another job, if it differs.
     if (security.tls_dir.empty()) security.secret = chosen->secret;
   }
   auto dial = std::make_unique<proto::ManagerDial>(manager, std::move(security));
   absl::StatusOr<std::shared_ptr<grpc::Channel>> channel = dial->Channel();
   if (!channel.ok()) return channel.status();
-  return ControlClient(manager, std::move(dial), *std::move(channel));
+  ControlClient client(manager, std::move(dial), *std::move(channel));
+  client.found_job_ = std::move(found_job);
+  return client;
 }
 
 absl::StatusOr<ControlClient> ControlClient::Await(const std::string& manager, const std::string& job,

@@ -30,7 +30,8 @@ class ControlClient {
 
   static void SetTimeout(grpc::ClientContext& context, std::chrono::milliseconds timeout);
   v1::Control::Stub& stub() const { return *stub_; }
-  const std::string& manager() const { return manager_; }  // HOST:PORT
+  const std::string& manager() const { return manager_; }      // HOST:PORT
+  const std::string& found_job() const { return found_job_; }  // where no manager was given; else empty
   // For stubs of other services.
   const std::shared_ptr<grpc::Channel>& channel() const { return channel_; }
   // One line for people: which manager, what went wrong.
@@ -43,7 +44,7 @@ class ControlClient {
         channel_(std::move(channel)),
         stub_(v1::Control::NewStub(channel_)) {}
 
-  std::string manager_;
+  std::string manager_, found_job_;
   std::unique_ptr<proto::ManagerDial> dial_;
   std::shared_ptr<grpc::Channel> channel_;
   std::unique_ptr<v1::Control::Stub> stub_;
