@@ -159,6 +159,18 @@ TEST(RunOptionsTest, UnknownAndIncomplete) {
   EXPECT_THAT(std::string(options.status().message()), AllOf(HasSubstr("--nnodes"), HasSubstr("value is missing")));
 }
 
+TEST(RunOptionsTest, ReceiversOfOrdersAreCheckedWhereTheManagerStarts) {
+  const auto problem = [](const std::vector<std::string>& words) {
+    std::vector<std::string> all = {"--order-to", "command:/none/drain", "--nnodes=2", "--master-addr=10.0.0.1"};
+    all.insert(all.end(), words.begin(), words.end());
+    all.push_back("train.py");
+    return std::string(Parse(all).status().message());
+  };
+  EXPECT_THAT(problem({"--node-rank=0"}), HasSubstr("--order-to: command: "));
+  EXPECT_EQ(problem({"--node-rank=1"}), "");
+  EXPECT_EQ(problem({"--node-rank=0", "--manager=10.0.0.1:9601"}), "") << "its own options count";
+}
+
 TEST(RunOptionsTest, Nodes) {
   RunOptions o = With({"--nnodes", "2:4", "--rdzv-backend", "c10d"});
   EXPECT_EQ(o.min_nodes, 2);

@@ -328,12 +328,17 @@ def test_wrong_options_start_nothing(stage, flags, said):
 
 
 def test_the_launcher_hands_its_options_to_the_manager(jobs):
+    receiver = command(jobs.stage, "env > drain.env")
     launcher = jobs.launch("launcher", "--standalone", "--nproc-per-node=1", "--on-slow=rehearse", "--remaining=0", "--evictions=2/24",
-                           action=("wait",), environment={**OWN_PORTS, "TASKD_MANAGER": "", "TASKD_ON_SLOW_WHEN": "cost>=3%"})
+                           "--order-to", receiver, action=("wait",), environment={**OWN_PORTS, "TASKD_MANAGER": "", "TASKD_ON_SLOW_WHEN": "cost>=3%"})
     address = wait_manager(launcher)
     ask = ("act", "list", "--json", "--manager", address)
     wait_until(lambda: jobs.stage.run(*ask).returncode == 0, "the manager answers")
     policy = json.loads(jobs.stage.run(*ask).stdout)["policy"]
     assert (policy["on_slow"], policy["remaining_h"], policy["evictions"], policy["when"]["cost_percent"]) == ("rehearse", 0, "2/24", 3)
+    wait_until(lambda: jobs.stage.run("act", "evict", "0", "--manager", address).returncode == 0, "the node is there")
+    wait_until(lambda: read(jobs.stage, "drain.env"), "the command runs on the launcher's node")
+    given = dict(line.split("=", 1) for line in read(jobs.stage, "drain.env").splitlines() if "=" in line)
+    assert given["TASKD_NODE_NAME"] and not {"TASKD_SECRET", "TASKD_TOKEN"} & set(given), "the job's secret is not the command's"
     jobs.put("go")
     assert launcher.wait() == 0, launcher.log()[-3000:]
