@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <array>
 #include <cmath>
+#include <limits>
 #include <set>
 
 #include "absl/strings/str_cat.h"
@@ -355,32 +356,41 @@ absl::StatusOr<Action> Policy::Evict(int number, const View& view) {
 absl::Status Policy::Cancel(const std::string& id, int64_t unix_ns) {
   Action* action = Mutable(id);
   if (action == nullptr) return absl::NotFoundError(absl::StrCat("there is no action '", id.substr(0, 64), "'"));
-  if (action->decision == Decision::kNone || action->state == State::kCalledOff || action->state == State::kFailed) {
+  const bool holds = std::ranges::find(kept_.evicted, id, &Kept::Evicted::action) != kept_.evicted.end();
+  const bool is_over = action->state == State::kCalledOff || action->state == State::kFailed;
+  if (action->decision == Decision::kNone || (is_over && !holds)) {
     return absl::FailedPreconditionError(absl::StrCat(
         "the action is ", action->decision == Decision::kNone ? "refused" : Name(action->state), " already"));
   }
-  CallOff(*action, "by a person");
+  if (!is_over) CallOff(*action, "by a person");
   Release(*action);
   action->time_ns = unix_ns;
   return absl::OkStatus();
 }
 
 std::optional<Policy::Due> Policy::NextOrder(const std::string& to) const {
+  std::optional<Due> next;
+  int64_t next_tried_ns = 0;
   for (const Action& action : kept_.actions) {
     if (action.decision != Decision::kOrder) continue;
     const auto order = std::ranges::find(action.orders, to, &Order::to);
     const bool begun = order != action.orders.end();
-    if (action.state == State::kCalledOff) {
-      if (begun && order->outcome != Outcome::kFailed && !order->withdrawn && CanWithdraw(to))
-        return Due{action.id, true};
-      continue;
+    const bool called_off = action.state == State::kCalledOff;
+    bool is_due = false;
+    if (called_off) {
+      is_due = begun && order->outcome != Outcome::kFailed && !order->withdrawn && CanWithdraw(to);
+    } else {
+      // A restarted manager may have been told to send nothing.
+      const bool wanted = action.trigger == Trigger::kPerson || options_.on_slow == OnSlow::kOrder;
+      const bool open = action.state == State::kDecided || action.state == State::kUnderWay;
+      is_due = wanted && open && (!begun || order->outcome == Outcome::kSent);
     }
-    // A restarted manager may have been told to send nothing.
-    const bool wanted = action.trigger == Trigger::kPerson || options_.on_slow == OnSlow::kOrder;
-    const bool open = action.state == State::kDecided || action.state == State::kUnderWay;
-    if (wanted && open && (!begun || order->outcome == Outcome::kSent)) return Due{action.id, false};
+    const int64_t tried_ns = begun ? order->time_ns : std::numeric_limits<int64_t>::min();
+    if (!is_due || (next && tried_ns >= next_tried_ns)) continue;
+    next = Due{action.id, called_off};
+    next_tried_ns = tried_ns;
   }
-  return std::nullopt;
+  return next;
 }
 
 void Policy::SetOrder(const std::string& id, const Order& order, size_t receivers) {

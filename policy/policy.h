@@ -83,10 +83,12 @@ class Policy {
   // What would be done about the node now, and why. NOT_FOUND: there is no such node.
   absl::StatusOr<std::string> Why(int node, const View& view) const;
 
-  // A person's decision: it needs neither a verdict nor a gain, and counts in the budget. With kRehearse it is an order. FAILED_PRECONDITION: the node
-  // cannot be named, or goes against `--on-slow`. NOT_FOUND: there is no such node. ALREADY_EXISTS: it was decided.
+  // A person's decision: it needs neither a verdict nor a gain, and counts in the budget. With kRehearse it is an order.
+  // FAILED_PRECONDITION: the node cannot be named, or goes against `--on-slow`. NOT_FOUND: there is no such node.
+  // ALREADY_EXISTS: it was decided.
   absl::StatusOr<Action> Evict(int node, const View& view);
-  // Calls an action off. NOT_FOUND: there is none. FAILED_PRECONDITION: there is nothing to call off.
+  // Calls an action off; its node may be decided on again. NOT_FOUND: there is none. FAILED_PRECONDITION: there is nothing to
+  // call off.
   absl::Status Cancel(const std::string& id, int64_t unix_ns);
   void Pause() { kept_.paused = true; }
   void Allow() { kept_.paused = kept_.did_not_help = false; }
@@ -96,7 +98,8 @@ class Policy {
     bool withdraw = false;
     friend bool operator==(const Due&, const Due&) = default;
   };
-  // The oldest order that the receiver has to get, or get back; empty: none.
+  // An order that the receiver has to get, or get back; empty: none. Of several the one that was tried least recently, so that
+  // none holds up the others.
   std::optional<Due> NextOrder(const std::string& to) const;
   // What became of the action's order to one receiver, of all that it goes to.
   void SetOrder(const std::string& id, const Order& order, size_t receivers);

@@ -281,7 +281,25 @@ TEST(PolicyTest, WhatACommandHasDoneStaysDone) {
   job.report.verdicts = {SlowNode(3, 9)};
   job.view.unix_ns += 2 * kHour;
   EXPECT_EQ(policy.Find(policy.Advance(job.Now())[0])->refused_by, Refusal::kHeld);
-  ASSERT_TRUE(policy.Cancel(policy.kept().actions.front().id, 0).code() == absl::StatusCode::kFailedPrecondition);
+  EXPECT_TRUE(policy.Cancel(id, kBegin).ok()) << "a person may have it drained again";
+  EXPECT_EQ(policy.Cancel(id, kBegin).code(), absl::StatusCode::kFailedPrecondition);
+  policy.Advance(job.Now());
+  EXPECT_EQ(policy.kept().actions.back().decision, Decision::kOrder);
+}
+
+TEST(PolicyTest, AnOrderThatIsNotTakenHoldsUpNoOther) {
+  Job job;
+  job.options.evictions = {4, 1, 4};
+  Policy policy = job.Make();
+  const std::string first = policy.Advance(job.Now())[0];
+  policy.SetOrder(first, {"nvsentinel", kBegin, Outcome::kSent, "node 3 is not connected"}, 1);
+  job.report.verdicts.push_back(SlowNode(2, 8));
+  const std::string second = policy.Advance(job.Now())[0];
+  EXPECT_EQ(policy.NextOrder("nvsentinel")->id, second);
+  policy.SetOrder(second, {"nvsentinel", kBegin + 1, Outcome::kSent, "again"}, 1);
+  EXPECT_EQ(policy.NextOrder("nvsentinel")->id, first);
+  policy.SetOrder(first, {"nvsentinel", kBegin + 2, Outcome::kSent, "node 3 is not connected"}, 1);
+  EXPECT_EQ(policy.NextOrder("nvsentinel")->id, second);
 }
 
 TEST(PolicyTest, ASuccessorThatMayNotOrderSendsNothing) {
@@ -295,6 +313,7 @@ TEST(PolicyTest, ASuccessorThatMayNotOrderSendsNothing) {
   EXPECT_EQ(next.NextOrder("nvrx"), std::nullopt);
   const std::string asked = next.Evict(1, job.Now())->id;
   EXPECT_EQ(next.NextOrder("nvrx")->id, asked) << "a person asks for an order";
+  next.SetOrder(asked, {"nvrx", kBegin, Outcome::kTaken, "written"}, 1);
   ASSERT_TRUE(next.Cancel(id, kBegin).ok());
   EXPECT_TRUE(next.NextOrder("nvrx")->withdraw) << "it may have been sent";
 }

@@ -29,7 +29,8 @@ class ActionCore {
     std::function<SharedReport()> report;  // the newest; never null
     // Nodes, price and times. The core fills in `report` and `unix_ns`.
     std::function<policy::View(const diagnosis::Report& report)> look;
-    // `kind`: "action_decided", "action_done" (its orders were taken or have failed) or "action_called_off". Called without the lock that readers take.
+    // `kind`: "action_decided", "action_done" (its orders were taken or have failed) or "action_called_off". Called without
+    // the lock that readers take.
     std::function<void(const char* kind, const policy::Action& action)> on_event;
     std::function<int64_t()> unix_ns = RealtimeNs;
   };
@@ -68,8 +69,8 @@ class ActionCore {
   absl::Status Pause();
   absl::Status Allow();
 
-  // For the sender to the receiver that is called `to`: the oldest order that is due, which a restarted manager will know to
-  // have been sent. Empty: none is. Any error: that cannot be kept, so nothing may be sent now.
+  // For the sender to the receiver that is called `to`: an order that is due, which a restarted manager will know to have
+  // been sent. Empty: none is. Any error: that cannot be kept, so nothing may be sent now.
   absl::StatusOr<std::optional<DueOrder>> TakeOrder(const std::string& to);
   // What became of it. kSent: it has to be tried again.
   void EndOrder(const std::string& to, const DueOrder& due, policy::Outcome outcome, const std::string& text);
