@@ -10,10 +10,10 @@
 namespace taskd::ledger {
 namespace {
 
-constexpr double kNormal95 = 1.6448536269514722;  // below it are 95 % of a normal distribution
+constexpr double kNormal95 = 1.6448536269514722;  // 95 % quantile of the standard normal distribution
 
-// The quantile of chi-squared at the normal distribution's `z` (E. B. Wilson, M. M. Hilferty 1931); within 1 % from
-// 2 degrees of freedom on, where z is one of 95 %.
+// The quantile of chi-squared for the normal quantile `z` (E. B. Wilson, M. M. Hilferty 1931). From 2 degrees of
+// freedom on, the error at 95 % is below 1 %.
 double ChiSquared(double z, double degrees) {
   const double part = 2 / (9 * degrees);
   return degrees * std::pow(1 - part + z * std::sqrt(part), 3);
@@ -26,10 +26,10 @@ std::string Duration(double s) {
   return absl::StrFormat("%.1f h", s / 3600);
 }
 
-// On average over the job's life.
+// The average number of slots over the job's lifetime.
 double SlotsOf(const Report& report) { return report.wall_s() > 0 ? report.rank_s / report.wall_s() : 0; }
 
-// Of the job, in which a failure would have cost steps.
+// The job's time in which a failure would have cost steps.
 double TrainedS(const Report& report) {
   const Seconds seconds = report.seconds();
   double rank_s = 0;
@@ -40,7 +40,7 @@ double TrainedS(const Report& report) {
   return rank_s / SlotsOf(report);
 }
 
-// Which nobody had ordered, and after which ranks began anew.
+// Counts the failures after which ranks started again; ordered restarts are no failures.
 uint64_t FailuresOf(const Report& report) {
   const std::array<uint64_t, kIncidentKinds> counts = report.incident_counts();
   uint64_t failures = 0;
@@ -82,7 +82,7 @@ std::optional<Advice> OnStarts(const Report& report, Category category, const ch
                 rank_s - kShortS * starts * slots};
 }
 
-// Null: none has cost any of it.
+// Returns the incident with the largest cost in the category; null if none has a cost in it.
 const Incident* DearestIn(const Report& report, Category category) {
   const Incident* dearest = nullptr;
   double most_s = 0;

@@ -1,9 +1,9 @@
-// What would pay, as far as the ledger's own numbers prove it.
+// Derives advice from the ledger's own numbers.
 //
-// Checkpoints: a save takes d, failures are m of training apart on average; saving every T costs d/T + T/(2m) of the time,
-// least at sqrt(2dm) (J. W. Young 1974; J. T. Daly 2006). Of n failures m is known within the bounds of a Poisson process;
-// the interval that follows is told with them, and only where the one in use lies outside. Below kFewest failures nothing
-// is said.
+// Checkpoints: a save takes d, and failures are m of training time apart on average. Saving every T costs d/T + T/(2m)
+// of the time; the cost is least at T = sqrt(2dm) (J. W. Young 1974; J. T. Daly 2006). With n failures, m is known
+// within the bounds of a Poisson process. The advice gives the interval with these bounds, and only if the interval in
+// use lies outside them. Below kFewest failures there is no advice on checkpoints.
 //
 // Pure.
 #pragma once
@@ -14,18 +14,19 @@
 
 namespace taskd::ledger {
 
-// What is worth it, the dearest first.
-inline constexpr double kWorth = 0.01;  // of all rank-seconds, that it may save
+// Thresholds of advice.
+inline constexpr double kWorth = 0.01;  // share of all rank-seconds that an advice has to save
 inline constexpr uint64_t kFewest = 3;  // failures
-inline constexpr double kShortS = 10;   // a start: so long launching, or linking up, is nobody's business
+inline constexpr double kShortS = 10;   // per start: launching, or linking up, for this long is normal
 
+// Returns the advice that is worth at least kWorth, the largest saving first.
 std::vector<Advice> AdviceOf(const Report& report);
 
-// The interval of checkpoints that costs least, s; `low` and `high`: 90 % of what the failures leave possible.
+// The checkpoint interval that costs least, in seconds. The number of failures allows `low_s` to `high_s` at 90 %.
 struct CheckpointInterval {
   double best_s = 0, low_s = 0, high_s = 0;
 };
-// `save_s`: a checkpoint takes. `trained_s`: in which `failures` (at least 1) were.
+// `save_s`: duration of a checkpoint save. `trained_s`: training time with `failures` (at least 1) failures.
 CheckpointInterval YoungDaly(double save_s, double trained_s, uint64_t failures);
 
 }  // namespace taskd::ledger

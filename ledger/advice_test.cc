@@ -12,7 +12,7 @@ namespace {
 using ::testing::HasSubstr;
 using ::testing::IsEmpty;
 
-// 100 h of 10 slots, all productive but for what is given.
+// 100 h of 10 slots, all productive except for what is given.
 Report JobOf(std::initializer_list<std::pair<Category, double>> lost_h, uint64_t failures = 0) {
   Report report;
   report.slots = 10;
@@ -28,7 +28,7 @@ Report JobOf(std::initializer_list<std::pair<Category, double>> lost_h, uint64_t
 }
 
 TEST(AdviceTest, TheBoundsAreThoseOfAPoissonProcess) {
-  // Of 3 failures in 1 h: 0.818 to 7.754 an hour (exact bounds of 90 %, of any table), so an interval by its root.
+  // 3 failures in 1 h mean 0.818 to 7.754 failures an hour (exact bounds of 90 %), so the interval varies by the root.
   const CheckpointInterval interval = YoungDaly(20, 3600, 3);
   EXPECT_NEAR(interval.best_s, std::sqrt(2 * 20 * 1200.0), 1e-9);
   EXPECT_NEAR(interval.low_s, std::sqrt(2 * 20 * 3600 / 7.754), 0.01 * interval.low_s);
@@ -40,7 +40,7 @@ TEST(AdviceTest, TheBoundsAreThoseOfAPoissonProcess) {
 
 TEST(AdviceTest, CheckpointsThatAreTooRare) {
   Report report = JobOf({}, 10);
-  report.measured = {.starts = 11, .checkpoints = 20, .checkpoint_s = 20 * 60};  // every 5 h, of a minute
+  report.measured = {.starts = 11, .checkpoints = 20, .checkpoint_s = 20 * 60};  // a save every 5 h, of a minute
   const std::vector<Advice> advice = AdviceOf(report);
   ASSERT_EQ(advice.size(), 1u);
   EXPECT_EQ(advice[0].kind, "checkpoint_interval");
@@ -74,7 +74,7 @@ TEST(AdviceTest, OrderedRestartsAreNoFailures) {
     report.incidents.push_back({number, 0, IncidentKind::kHang, {}, {}, "", {}});
   }
   EXPECT_THAT(AdviceOf(report), IsEmpty());
-  for (Incident& hang : report.incidents) At(hang.seconds, Category::kRestart) = 1;  // those were
+  for (Incident& hang : report.incidents) At(hang.seconds, Category::kRestart) = 1;  // these hangs caused a restart
   EXPECT_EQ(AdviceOf(report).size(), 1u);
 }
 
@@ -88,7 +88,7 @@ TEST(AdviceTest, SlowStarts) {
   EXPECT_NEAR(advice[0].saves_rank_s, (3 * 3600 - 10 * 10) * 10, 1e-6);
   EXPECT_EQ(advice[1].kind, "launch");
   EXPECT_NEAR(advice[1].saves_rank_s, (2 * 3600 - 10 * 10) * 10, 1e-6);
-  report.measured.starts = 2000;  // of 5.4 s each
+  report.measured.starts = 2000;  // 5.4 s each
   EXPECT_THAT(AdviceOf(report), IsEmpty());
 }
 

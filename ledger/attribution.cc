@@ -1,4 +1,4 @@
-// To which categories a slot's time belongs, between its cursor and a later moment.
+// Attributes a slot's time between its cursor and a later moment to categories.
 #include <algorithm>
 
 #include "ledger/ledger.h"
@@ -6,7 +6,7 @@
 namespace taskd::ledger {
 namespace {
 
-constexpr double kLongestS = 1e8;  // of anything
+constexpr double kLongestS = 1e8;  // upper limit of a duration; its ns fit into int64_t
 
 }  // namespace
 
@@ -69,11 +69,11 @@ int64_t Ledger::CutStepSpans(int64_t begin_ns, int64_t end_ns, Tally& into) cons
   return left;
 }
 
-// After the last step of a process.
+// Attributes the time after the last step of a process.
 void Ledger::AttributeTail(const Slot& slot, const Phase& phase, int64_t begin_ns, int64_t end_ns, bool over,
                            bool failed, uint64_t incident, Tally& into) const {
   if (slot.last_step < phase.saved_in) {
-    // All wait for whoever saves.
+    // All ranks wait for the rank that saves.
     const int64_t saved_ns = begin_ns + std::min(phase.saved_ns, end_ns - begin_ns);
     Cut(slot, begin_ns, saved_ns, Category::kCheckpoint, 0, true, into);
     begin_ns = saved_ns;
@@ -81,7 +81,7 @@ void Ledger::AttributeTail(const Slot& slot, const Phase& phase, int64_t begin_n
   const double usual_s = book_.usual_s();
   const auto odd_ns = static_cast<int64_t>(std::min(StepBook::kOdd * usual_s, kLongestS) * 1e9);
   if (over && !failed) return Cut(slot, begin_ns, end_ns, Category::kOther, 0, true, into);
-  // The step under way: it is done again where its process has ended.
+  // This is the step under way. It is redone if its process has ended.
   const int64_t late_ns = over ? odd_ns : odd_ns + kLateNs;
   int64_t stopped_ns = 0;
   for (const Stop& stop : slot.stops) {
@@ -102,7 +102,7 @@ void Ledger::AttributeRunning(const Slot& slot, const Phase& phase, int64_t begi
       return AttributeTail(slot, phase, begin_ns, end_ns, over, failed,
                            next != nullptr ? next->incident : phase.incident, into);
     }
-    // Another process has taken its place, and nobody has said why.
+    // Another process has replaced it, and no launcher has reported why.
     const int64_t first = SeenIn(slot, begin_ns, end_ns);
     const int64_t seen = first < 0 ? end_ns : first;
     Cut(slot, begin_ns, seen, Category::kUnknown, 0, true, into);
@@ -118,14 +118,14 @@ void Ledger::AttributeRunning(const Slot& slot, const Phase& phase, int64_t begi
   };
   const int64_t seen_ns = SeenIn(slot, phase.begin_ns, end_ns);
   const bool seen = seen_ns >= 0;
-  // Whoever has no step, while others go on, does not mark them.
+  // A rank without a step, while other ranks end steps, does not mark its steps.
   const int64_t trains = tail == Tail::kOpen || next != nullptr ? phase.first_step_ns : kNever;
   const int64_t launch = std::min(seen ? seen_ns : kNever, phase.begin_ns + kMostLaunchNs);
-  // A process that came to a good end has done more than to start and to link up.
+  // A process that ended well has done more than start and link up.
   const bool ended_well = next != nullptr && next->kind == Phase::Kind::kEnded && !next->failed;
   const bool proven =
       seen || (!ended_well && (first_seen_ns_ <= end_ns || end_ns - phase.begin_ns <= kUnprovenLaunchNs));
-  // Who is seen has come to its end without a step's mark. A long one may have been training that nobody marked.
+  // An observed process has launched for certain. A long run without marks may have been training.
   const Category before_seen = launched && proven ? Category::kLaunch : Category::kUnknown;
   if (seen) until(std::min({launch, trains, phase.begin_ns + kUnprovenLaunchNs}), before_seen, false);
   until(std::min(launch, trains), before_seen);

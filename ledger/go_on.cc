@@ -1,4 +1,4 @@
-// How a ledger goes on from what an earlier one has kept.
+// Continues a ledger from the state that an earlier ledger has saved.
 #include <algorithm>
 #include <utility>
 

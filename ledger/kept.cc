@@ -14,9 +14,9 @@ namespace taskd::ledger {
 namespace {
 
 constexpr int kSchema = 1;
-// A report is text in it; these are the object's own.
+// Limits of the object itself; the report in it is a string.
 constexpr JsonLimits kLimits = {.bytes = kMaxKeptBytes, .depth = 4, .values = 1000};
-constexpr size_t kMostNameBytes = 90;  // of the two each
+constexpr size_t kMostNameBytes = 90;  // job and task each
 
 std::string Plain(const std::string& name) {
   std::string plain = name.substr(0, kMostNameBytes);
@@ -27,7 +27,7 @@ std::string Plain(const std::string& name) {
   return plain;
 }
 
-// FNV-1a: the same in every release.
+// FNV-1a has the same value in every release.
 uint32_t Number(std::string_view text) {
   uint32_t number = 2166136261U;
   for (const char c : text) number = (number ^ static_cast<unsigned char>(c)) * 16777619U;
@@ -84,7 +84,7 @@ absl::StatusOr<KeptLedger> ReadKept(std::string_view text) {
     measured.starts = json.value("starts", uint64_t{0});
     measured.checkpoints = json.value("checkpoints", uint64_t{0});
     measured.checkpoint_s = std::max(json.value("checkpoint_s", 0.0), 0.0);
-    // An earlier release, or whoever may write to the folder, may have kept what no job does.
+    // An earlier release, or anyone who can write to the folder, may have written impossible values.
     ledger.kept.done_until = std::clamp(json.value("done_until", int64_t{-1}), int64_t{-1}, Ledger::kMostStep);
     ledger.kept.saved_step = std::clamp(json.value("saved_step", int64_t{-1}), int64_t{-1}, ledger.kept.done_until + 1);
     ledger.kept.base = std::clamp(json.value("base", int64_t{0}), int64_t{0}, ledger.kept.done_until + 1);

@@ -11,9 +11,9 @@
 namespace taskd::ledger {
 namespace {
 
-// A stamp that says Unix time as we have it is at most so old when it arrives.
+// The longest delay of a stamp for which it is still taken for Unix time of this machine.
 constexpr int64_t kMostDelayNs = 15'000'000'000;
-// Gaps between steps that are none: stamps are moved to this clock one by one.
+// Shorter gaps between steps are artefacts: stamps are moved to this clock one by one.
 constexpr int64_t kNoGapNs = 2'000'000;
 
 double PartSeconds(uint64_t ns, double most_s) { return std::min(static_cast<double>(ns) / 1e9, most_s); }
@@ -52,7 +52,7 @@ Ledger::Steps Ledger::Reached() const {
     if (slot.exists) steps.push_back(std::max(slot.last_step, slot.done_until));
   }
   Steps reached{std::max(done_until_, StepOfMost(std::move(steps))), saved_step_};
-  // In the step that most do now, or shortly before.
+  // A save counts up to the step after the one that most ranks have done.
   for (const Slot& slot : slots_) {
     if (!slot.exists || IsFarAhead(slot.saved_step, reached.done_until)) continue;
     reached.saved_step = std::max(reached.saved_step, std::min(slot.saved_step, reached.done_until + 1));
@@ -85,7 +85,7 @@ void Ledger::SetSlots(int slots, int64_t at_ns, int64_t now_ns) {
   const bool first = !sized_ && !resumed_ && round_ < 0 && attempts_.size() == former_attempts_ + 1;
   sized_ = true;
   SettleSteps();
-  // Of what is settled already nobody can have a part any more.
+  // A new slot has no part in time that is settled already.
   at_ns = first ? std::max(begun_ns_, phases_.front().begin_ns) : Clamp(at_ns);
   if (slots_.size() < static_cast<size_t>(slots)) slots_.resize(static_cast<size_t>(slots));
   for (size_t rank = 0; rank < slots_.size(); ++rank) {
@@ -121,10 +121,10 @@ Ledger::Slot* Ledger::Find(int rank) {
   if (index >= slots_.size()) slots_.resize(index + 1);
   Slot& slot = slots_[index];
   slot.exists = true;
-  // The first ranks that are seen say how large the job was meant to be; later ones have joined.
+  // The first observed ranks show the job's intended size; later ranks have joined.
   const bool joins = round_ > 0 || attempts_.size() > former_attempts_ + 1;
   slot.born_ns = slot.cursor_ns = joins ? phase().begin_ns : phases_.front().begin_ns;
-  // What the others have done of the first round it does for the first time.
+  // A rank of the first round does its steps for the first time, even if other ranks have done them.
   if (joins || resumed_) slot.done_until = done_until_;
   ++live_;
   attempts_.back().slots = live_;
@@ -168,7 +168,7 @@ void Ledger::BeginAttempt(int64_t at_ns) {
 void Ledger::Waits(bool waits, int64_t at_ns, int64_t now_ns) {
   SetNow(now_ns);
   if (!waits) {
-    // Where ranks are not supervised nobody says that they were started.
+    // Without supervision no launcher reports that the ranks were started.
     if (phase().kind == Phase::Kind::kWaiting) Begin(Phase::Kind::kRunning, at_ns, phase().incident).guessed = true;
     return;
   }
@@ -188,9 +188,9 @@ void Ledger::Started(int round, int64_t at_ns, int64_t now_ns) {
     round_ = std::max(round, 0);
     return;
   }
-  // A ledger may have been kept before the first round was started: this start is the first then.
+  // A ledger may have been kept before the first round was started. This start is then the first one.
   if (round_ >= 0 && (kind == Phase::Kind::kRunning || kind == Phase::Kind::kResumed)) {
-    // Nobody has said why.
+    // The reason was not reported.
     Restarting(IncidentKind::kOrdered, "the ranks were started again", at_ns, now_ns);
   }
   EndSpan(Clamp(at_ns));
@@ -217,7 +217,7 @@ void Ledger::Restarting(IncidentKind kind, const std::string& text, int64_t at_n
   SetNow(now_ns);
   Hear(at_ns);
   if (phase().kind == Phase::Kind::kRestart) {
-    // The first rank that failed has told already; the launcher knows more about why.
+    // The first rank that failed has been reported already; the launcher knows more about the reason.
     if (Incident* incident = FindIncident(phase().incident);
         incident != nullptr && incident->kind != IncidentKind::kHang) {
       incident->kind = kind == IncidentKind::kNodeLost ? kind : incident->kind;
@@ -237,7 +237,7 @@ void Ledger::Ended(int code, const std::string& text, int64_t at_ns, int64_t now
   Hear(at_ns);
   if (ended()) return;
   next_ = next;
-  // It has lived until its last step.
+  // The job has run until its last step.
   for (const Slot& slot : slots_) at_ns = std::max(at_ns, slot.exists ? slot.cursor_ns : at_ns);
   EndSpan(Clamp(at_ns));
   Phase& end = Begin(Phase::Kind::kEnded, at_ns, phase().incident);
@@ -277,7 +277,7 @@ void Ledger::Suspended(int rank, int64_t begin_ns, int64_t end_ns, int64_t now_n
   begin_ns = std::max(begin_ns, slot->cursor_ns);
   if (!slot->stops.empty()) {
     Stop& last = slot->stops.back();
-    if (begin_ns <= last.end_ns + kStopSlackNs) {  // it goes on
+    if (begin_ns <= last.end_ns + kStopSlackNs) {  // the suspension goes on
       last.end_ns = std::max(last.end_ns, end_ns);
       return;
     }
@@ -320,7 +320,7 @@ void Ledger::Seen(int rank, bool here, int64_t at_ns, int64_t now_ns) {
   Slot* slot = Find(rank);
   if (slot == nullptr) return;
   std::vector<int64_t>& seen = slot->seen_ns;
-  // Where nobody says when processes are started, this may be another one.
+  // Without reports of starts, this may be another process.
   const bool told = phase().kind != Phase::Kind::kAlone && !phase().guessed;
   if (!here) {
     if (!told && !slot->steps) seen.clear();
@@ -342,19 +342,20 @@ int64_t Ledger::SeenIn(const Slot& slot, int64_t begin_ns, int64_t end_ns) {
 int64_t Ledger::OffsetOf(const Slot& slot, const StepFold& fold) const {
   const int64_t by_arrival = now_ns_ - static_cast<int64_t>(fold.end_ns);
   if (slot.last_step >= 0 && slot.process_id == fold.process_id) return std::min(slot.offset_ns, by_arrival);
-  const int64_t delay_ns = by_arrival + unix_offset_ns_;  // if the stamps are Unix time as we have it
+  const int64_t delay_ns = by_arrival + unix_offset_ns_;  // valid if the stamps are this machine's Unix time
   return delay_ns >= 0 && delay_ns <= kMostDelayNs ? -unix_offset_ns_ : by_arrival;
 }
 
 int64_t Ledger::BaseOf(const StepFold& fold, bool follows) {
-  if (follows) return base_;  // it goes on under a new manager, or its first steps were lost
+  if (follows) return base_;  // the process goes on under a new manager, or its first steps were lost
   if (phase().base >= 0) return phase().base;
   if (fold.step == 0 && (counted_ns_ == INT64_MIN || now_ns_ - counted_ns_ >= kCountEveryNs)) {
     counted_ns_ = now_ns_;
     saved_now_ = saved_step();
   }
   const int64_t base = fold.step == 0 ? std::max<int64_t>(saved_now_, 0) : 0;
-  if (phase().kind == Phase::Kind::kRunning) phases_.back().base = base;  // all its processes begin at one step
+  // all processes of a phase begin at the same step
+  if (phase().kind == Phase::Kind::kRunning) phases_.back().base = base;
   return base;
 }
 
@@ -375,7 +376,7 @@ void Ledger::Step(int rank, const StepFold& fold, int64_t now_ns) {
   const int64_t number = fold.step + base;
   has_steps_ = true;
   if (fold.checkpoints > 0) slot.saved_step = std::max(slot.saved_step, number);
-  if (end_ns <= slot.cursor_ns) {  // closed already, or come twice
+  if (end_ns <= slot.cursor_ns) {  // the step is closed already, or arrived twice
     if (!is_new) slot.last_step = std::max(slot.last_step, number);
     return;
   }
@@ -384,7 +385,7 @@ void Ledger::Step(int rank, const StepFold& fold, int64_t now_ns) {
     return stop.begin_ns + kStopSlackNs < end_ns && end_ns < stop.end_ns - kStopSlackNs;
   });
   if (is_new) {
-    Close(slot, std::clamp(begin_ns, slot.cursor_ns, end_ns));  // what its former process did
+    Close(slot, std::clamp(begin_ns, slot.cursor_ns, end_ns));  // hands over the time of the former process
     // A process that goes on under a new manager has done its former steps itself.
     slot.done_until = follows && resumed_ && slot.last_step < 0 ? -1 : std::max(slot.done_until, slot.last_step);
     slot.process_id = fold.process_id;
@@ -396,14 +397,14 @@ void Ledger::Step(int rank, const StepFold& fold, int64_t now_ns) {
   slot.offset_ns = offset_ns;
 
   if (!is_new && begin_ns > slot.cursor_ns + kNoGapNs) {
-    // Steps in between were not marked, or lost on the way.
+    // The steps in between were not marked, or were lost on the way.
     Cut(slot, slot.cursor_ns, begin_ns, Category::kUnmarked, 0, false, closed_);
     MoveCursor(slot, begin_ns);
   }
   begin_ns = slot.cursor_ns;
   for (auto it = phases_.rbegin(); it != phases_.rend(); ++it) {
     if (it->begin_ns > end_ns && std::next(it) != phases_.rend()) continue;
-    // Where nobody says when processes are started, what a former one has saved was in this phase, too.
+    // Without reports of starts, saves of a former process were booked in this phase, too.
     if (is_new && (it->kind == Phase::Kind::kAlone || it->guessed)) it->saved_in = -1;
     it->first_step_ns = std::min(it->first_step_ns, std::max(start_ns, it->begin_ns));
     RankStep step;
@@ -418,7 +419,7 @@ void Ledger::Step(int rank, const StepFold& fold, int64_t now_ns) {
     step.checkpoint_s = PartSeconds(fold.checkpoint_own_ns, step.rank_s);
     int64_t between_ns = follows ? std::max<int64_t>(start_ns - begin_ns, 0) : 0;
     if (between_ns > kNoGapNs) {
-      Tally taken;  // by suspensions and spans: it is in closed_ already
+      Tally taken;  // suspensions and spans, which closed_ has already
       between_ns = CutStep(slot, begin_ns, start_ns, taken);
     }
     step.between_s = std::clamp(ToSeconds(between_ns) - step.data_s - step.checkpoint_s, 0.0, step.rank_s);
@@ -441,7 +442,7 @@ void Ledger::Saved(int rank, const SavedInStep& saved, int64_t now_ns) {
   Slot* slot = Find(rank);
   if (slot == nullptr || !slot->steps || saved.step < 0 || saved.step > kMostStep) return;
   const int64_t number = saved.step + slot->base;
-  if (number <= slot->last_step) return;  // it has ended meanwhile, or is another process's
+  if (number <= slot->last_step) return;  // the step has ended meanwhile, or belongs to another process
   slot->saved_step = std::max(slot->saved_step, number);
   for (auto phase = phases_.rbegin(); phase != phases_.rend(); ++phase) {
     if (!phase->runs() || phase->begin_ns > slot->cursor_ns) continue;
@@ -460,7 +461,7 @@ void Ledger::HearStragglers(const std::vector<Straggler>& stragglers, int64_t ba
   SetNow(now_ns);
   std::vector<StragglerCost> costs;
   std::map<uint64_t, VerdictSeen> known;
-  // Those that are known stay: their steps may be open, and one that is cleared may open again.
+  // Known verdicts stay: their steps may be open, and a cleared verdict may open again.
   size_t all = 0;
   for (const Straggler& straggler : stragglers) all += verdicts_.count(straggler.cost.verdict);
   for (const Straggler& straggler : stragglers) {
@@ -468,7 +469,7 @@ void Ledger::HearStragglers(const std::vector<Straggler>& stragglers, int64_t ba
     const uint64_t verdict = straggler.cost.verdict;
     const auto found = verdicts_.find(verdict);
     if (found == verdicts_.end()) {
-      // One that was cleared before it was received has a cost that is not known.
+      // The cost of a verdict that was cleared before it was received is unknown.
       if (!straggler.cost.open || all >= StepBook::kMaxCosts) continue;
       ++all;
     }
@@ -505,7 +506,7 @@ void Ledger::SetKnownStragglers(const std::vector<Straggler>& stragglers, int64_
 // ---- Closing
 
 void Ledger::SettlePhases() {
-  // While nobody knows how many will come, those that do are to find the job's whole life here.
+  // While the number of ranks is unknown, the phases since the job's begin stay open for ranks that appear later.
   const int64_t patience_ns = !sized_ && round_ <= 0 && !ended() && !resumed_ ? kGatherNs : kGraceNs;
   while (phases_.size() > 1 && now_ns_ - phases_[1].begin_ns >= patience_ns) {
     const int64_t end = phases_[1].begin_ns;
@@ -586,7 +587,7 @@ Report Ledger::report() const {
   report.incidents.assign(former_.begin(), former_.end());
   report.incidents.insert(report.incidents.end(), incidents_.begin(), incidents_.end());
   report.older = older_;
-  const size_t own = former_.size();  // they begin there
+  const size_t own = former_.size();  // where the incidents of this ledger begin
   const uint64_t first = incidents_.empty() ? 0 : incidents_.front().number;
   const bool begin_shown = begin_shown_ && own > 0;
   if (begin_shown) AddTo(report.incidents[own - 1].seconds, begin_);

@@ -17,7 +17,7 @@ constexpr int64_t kUnix = 1'700'000'000'000'000'000;
 
 int64_t Ns(double s) { return std::llround(s * 1e9); }
 
-// A job on a clock that begins at 0, whose nodes have the same time. The sum is checked after each event.
+// A job on a clock that begins at 0 and that its nodes share. The sum is checked after each event.
 class Job {
  public:
   explicit Job(int slots, bool launched = true)
@@ -30,7 +30,7 @@ class Job {
   }
   int64_t now_ns() const { return now_ns_; }
 
-  // All ranks end this step at `end_s`; told `delay_s` later.
+  // All ranks end this step at `end_s`; it is reported `delay_s` later.
   void Step(int64_t step, double start_s, double end_s, double previous_s = 0, uint32_t process = 1, double data_s = 0,
             double checkpoint_s = 0, double delay_s = 0.2) {
     for (int rank = 0; rank < slots_; ++rank) {
@@ -47,7 +47,7 @@ class Job {
     }
     Check();
   }
-  // Back to back, of a second each.
+  // The steps follow each other and take a second each.
   void Steps(int64_t first, int64_t last, double begin_s, uint32_t process = 1, bool goes_on = false) {
     for (int64_t step = first; step <= last; ++step, begin_s += 1) {
       const bool follows = goes_on || step > first;
@@ -92,7 +92,7 @@ TEST(LedgerTest, AJobFromItsStartToItsEnd) {
   Job job(4);
   job.at(0.5).Waits(true, Ns(0.5), Ns(0.5));
   job.Launch(0, 2, 5);
-  job.Step(0, 7, 11);  // of them a usual one is work
+  job.Step(0, 7, 11);  // a usual step of it is work
   job.Steps(1, 10, 11, 1, true);
   job.at(23).Ended(0, "", Ns(23), Ns(23));
   const Report report = job.report(60);
@@ -108,7 +108,7 @@ TEST(LedgerTest, AJobFromItsStartToItsEnd) {
   ASSERT_EQ(report.attempts.size(), 1u);
   EXPECT_EQ(report.attempts[0].outcome, "ended");
   EXPECT_EQ(report.attempts[0].until_ns, kUnix + Ns(23));
-  const Report later = job.report(300);  // by then all is closed
+  const Report later = job.report(300);  // by then all time is closed
   EXPECT_EQ(Sum(later.provisional), 0);
   EXPECT_NEAR(At(later.closed, Category::kProductive), 4 * 11, 1e-6);
 }
@@ -146,7 +146,7 @@ TEST(LedgerTest, NumbersThatBeginAnewGoOnFromTheCheckpoint) {
   Job job(2);
   job.Launch(0, 1, 2);
   job.Steps(0, 5, 3);
-  job.Step(6, 9, 10, 9, 1, 0, 0.5);  // saves what step 5 has made
+  job.Step(6, 9, 10, 9, 1, 0, 0.5);  // saves the result of step 5
   job.Steps(7, 9, 10, 1, true);      // until 13
   job.at(13).Exited({.rank = 1, .failed = true}, Ns(13), Ns(13));
   job.Launch(1, 14, 15);
@@ -157,7 +157,8 @@ TEST(LedgerTest, NumbersThatBeginAnewGoOnFromTheCheckpoint) {
   EXPECT_NEAR(At(report.seconds(), Category::kProductive), 2 * (9.5 + 6 + 0.2), 1e-6);
 }
 
-// Steps that are redone after a failure, where one rank of four has named another step before it, or not.
+// The time of steps that are redone after a failure. If `named` is a step, one rank of four has named it before the
+// failure.
 double RedoneAfterAFailure(int64_t named, bool saves) {
   Job job(4);
   job.Launch(0, 1, 2);
@@ -175,7 +176,7 @@ double RedoneAfterAFailure(int64_t named, bool saves) {
   EXPECT_EQ(job.at(13.3).saved_step(), -1);
   job.at(14).Exited({.rank = 2, .failed = true, .text = "signal 9"}, Ns(14), Ns(14));
   job.Launch(1, 15, 16);
-  job.Steps(0, 19, 17, 2);  // ten anew, and ten new ones
+  job.Steps(0, 19, 17, 2);  // ten again, and ten new ones
   job.report(200);
   EXPECT_EQ(job.at(200).done_until(), 19);
   return job.Of(Category::kRedone);
@@ -203,8 +204,8 @@ TEST(LedgerTest, WhatWasSavedInTheStepOfAFailureIsNotLost) {
   Job job(2);
   job.Launch(0, 1, 2);
   job.Steps(0, 9, 3);                                                // until 13
-  job.at(13.7).Saved(0, {.step = 10, .ns = 500'000'000}, Ns(13.7));  // what step 9 has made
-  job.at(13.7).Saved(1, {.step = 4, .ns = 500'000'000}, Ns(13.7));   // it has ended
+  job.at(13.7).Saved(0, {.step = 10, .ns = 500'000'000}, Ns(13.7));  // the result of step 9
+  job.at(13.7).Saved(1, {.step = 4, .ns = 500'000'000}, Ns(13.7));   // that step has ended
   job.at(14).Exited({.rank = 1, .failed = true}, Ns(14), Ns(14));
   job.at(14.2).Saved(0, {.step = 10, .ns = 500'000'000}, Ns(14.2));  // its process is gone
   job.Launch(1, 15, 16);
@@ -221,7 +222,7 @@ TEST(LedgerTest, WhatAFormerProcessHasSavedIsNoneOfTheNextOne) {
   job.Steps(1, 9, 2, 1, true);  // until 11
   job.at(11.6).Saved(0, {.step = 10, .ns = 500'000'000}, Ns(11.6));
   EXPECT_NEAR(job.Of(Category::kCheckpoint), 2 * 0.5, 1e-6);
-  job.Step(5, 20, 21, 0, 2);  // from an older one
+  job.Step(5, 20, 21, 0, 2);  // from an older save
   job.Step(6, 21, 22, 21, 2);
   const double before_s = job.Of(Category::kCheckpoint);
   EXPECT_NEAR(At(job.report(22.7).seconds(), Category::kCheckpoint), before_s, 1e-6);
@@ -243,7 +244,7 @@ TEST(LedgerTest, FoldsThatComeAfterTheFailureStillCount) {
   job.Launch(0, 1, 2);
   job.Steps(0, 4, 3);
   job.at(9.9).Exited({.rank = 0, .failed = true}, Ns(9.8), Ns(9.9));
-  job.Step(5, 8, 9, 8, 1, 0, 0, 2.5);  // ended at 9, told at 11.5
+  job.Step(5, 8, 9, 8, 1, 0, 0, 2.5);  // ended at 9, reported at 11.5
   EXPECT_NEAR(job.Of(Category::kProductive), 2 * 6, 1e-6);
   const Report report = job.report(30);
   EXPECT_NEAR(At(report.seconds(), Category::kRestart), 2 * (30 - 9.8), 1e-6);
@@ -281,7 +282,7 @@ TEST(LedgerTest, SuspendedProcessesDidNothing) {
   Job job(2);
   job.Launch(0, 1, 2);
   job.Steps(0, 9, 3);  // until 13
-  // As it is reported: every second, and when they go on.
+  // Suspensions are reported every second, and when the ranks go on.
   for (int rank = 0; rank < 2; ++rank) job.at(13.7).Suspended(rank, Ns(13.2), Ns(13.7), Ns(13.7));
   for (int s = 14; s < 28; ++s) {
     for (int rank = 0; rank < 2; ++rank) job.at(s + 0.7).Suspended(rank, Ns(s - 0.3), Ns(s + 0.7), Ns(s + 0.7));
@@ -307,7 +308,7 @@ TEST(LedgerTest, WhoEndsAStepWasNotSuspended) {
   Job job(2);
   job.Launch(0, 1, 2);
   job.Steps(0, 9, 3);  // until 13
-  // Whoever watches did not run, and takes the ranks for suspended.
+  // The observer did not run, and takes the ranks for suspended.
   for (int rank = 0; rank < 2; ++rank) job.at(18).Suspended(rank, Ns(13), Ns(18), Ns(18));
   job.Steps(10, 15, 13, 1, true);
   EXPECT_NEAR(job.Of(Category::kSuspended), 0, 1e-6);
@@ -331,9 +332,9 @@ TEST(LedgerTest, WithoutStepMarksNobodyCanTell) {
   job.at(13.2).SetStepsOn(false, Ns(13.2));
   EXPECT_NEAR(job.report(19).seconds()[static_cast<size_t>(Category::kUnmarked)], 2 * 5.8, 1e-6);
   job.at(19).SetStepsOn(true, Ns(19));
-  job.Step(16, 19, 20);  // what was before it was not marked
+  job.Step(16, 19, 20);  // the time before it was not marked
   EXPECT_NEAR(job.Of(Category::kUnmarked), 2 * 6, 1e-6);
-  job.Step(18, 21, 22, 21);  // and 17 was lost
+  job.Step(18, 21, 22, 21);  // 17 was lost
   EXPECT_NEAR(job.Of(Category::kUnmarked), 2 * 7, 1e-6);
 }
 
@@ -349,7 +350,8 @@ TEST(LedgerTest, AProcessThatIsSeenWasLaunchedWithOrWithoutStepMarks) {
 TEST(LedgerTest, ALongLaunchWithoutStepMarksIsUnmarked) {
   Job job(2);
   job.at(0.5).SetStepsOn(false, Ns(0.5));
-  job.Launch(0, 1, 301);  // seen when marks are switched on, or because it took so long: nobody knows
+  // observed when marks are switched on, or because the launch took so long: the ledger cannot know
+  job.Launch(0, 1, 301);
   const Report report = job.report(400);
   EXPECT_NEAR(At(report.seconds(), Category::kLaunch), 2 * 60, 1e-6);
   EXPECT_NEAR(At(report.seconds(), Category::kUnmarked), 2 * (240 + 99), 1e-6);
@@ -403,7 +405,8 @@ TEST(LedgerTest, AStragglerIsAnIncidentWithWhatItCosts) {
   EXPECT_NEAR(At(report.seconds(), Category::kStraggler), 4 * 2 * 0.25, 1e-6);
 }
 
-// A diagnosis lists open verdicts first, and each kind by its cost: a cheap one that has cleared is the last of many.
+// A diagnosis lists open verdicts before cleared ones, and each kind by cost. So a cheap cleared verdict is the last
+// one.
 TEST(LedgerTest, ACheapVerdictKeepsItsStepsAndItsIncidentBesideManyOthers) {
   constexpr uint64_t kCheap = 1;
   constexpr uint64_t kOthers = 160;
@@ -426,7 +429,7 @@ TEST(LedgerTest, ACheapVerdictKeepsItsStepsAndItsIncidentBesideManyOthers) {
   }
   job.at(13.6).SetStragglers(stragglers, Ns(13.6));
   EXPECT_NEAR(job.Of(Category::kStraggler), 3 * 2 * 0.125, 1e-6);
-  // It opens again under its id: it is the same incident.
+  // The verdict opens again under its id, so it is the same incident.
   std::rotate(stragglers.begin(), stragglers.end() - 1, stragglers.end());
   stragglers[0].cost.open = true;
   job.at(13.7).SetStragglers(stragglers, Ns(13.7));
@@ -444,7 +447,7 @@ TEST(LedgerTest, ARankThatTheOthersWaitForInABarrierIsNamed) {
     fold.step = 10;
     fold.process_id = 1000 + static_cast<uint32_t>(rank);
     fold.start_ns = fold.previous_end_ns = static_cast<uint64_t>(kUnix + Ns(13));
-    fold.end_ns = static_cast<uint64_t>(kUnix + Ns(34));  // 20 s of it are an evaluation of rank 0
+    fold.end_ns = static_cast<uint64_t>(kUnix + Ns(34));  // 20 s of the step are an evaluation of rank 0
     fold.covered_ns = static_cast<uint64_t>(Ns(rank == 0 ? 0.5 : 20.5));
     fold.ops.push_back({.op = CommOp::kAllReduce, .duration_ns = static_cast<uint64_t>(Ns(0.5))});
     fold.ops.push_back({.op = CommOp::kBarrier, .duration_ns = static_cast<uint64_t>(Ns(rank == 0 ? 0.001 : 20))});
@@ -465,7 +468,7 @@ TEST(LedgerTest, ARankThatTheOthersWaitForInABarrierIsNamed) {
 TEST(LedgerTest, AVerdictIsNotOnStepsOfANextProcessWithTheSameNumbers) {
   Job job(2);
   job.Launch(0, 1, 2);
-  job.Step(0, 2, 3, 0, 1, 0, 0.1);  // a checkpoint
+  job.Step(0, 2, 3, 0, 1, 0, 0.1);  // with a checkpoint save
   job.Steps(1, 9, 3, 1, true);
   std::vector<Ledger::Straggler> stragglers(1);
   stragglers[0].cost = {.verdict = 5, .since_step = 4, .cost_s = 0.25};
@@ -475,7 +478,7 @@ TEST(LedgerTest, AVerdictIsNotOnStepsOfANextProcessWithTheSameNumbers) {
   job.at(12.6).SetStragglers(stragglers, Ns(12.6));
   job.at(13).Restarting(IncidentKind::kOrdered, "", Ns(13), Ns(13));
   job.Launch(1, 14, 15);
-  job.Steps(0, 19, 15, 2);  // steps 1 to 20 of the job, of which 1 to 9 are done again
+  job.Steps(0, 19, 15, 2);  // steps 1 to 20 of the job; 1 to 9 are redone
   EXPECT_NEAR(job.Of(Category::kRedone), 2 * (9 + 2), 1e-6)
       << "and what was under way, and time without steps until 13";
   EXPECT_NEAR(job.Of(Category::kStraggler), 2 * 4 * 0.25, 1e-6);
@@ -531,7 +534,7 @@ TEST(LedgerTest, AClockThatIsSetBackAYearMovesNothing) {
   job.at(15).Started(1, Ns(15 - year_s), Ns(15));
   for (int rank : {0, 1}) job.at(16).Seen(rank, true, Ns(16), Ns(16));
   for (int64_t step = 10; step < 20; ++step) {
-    const double end_s = 8 + static_cast<double>(step);  // from 17 on, told at once
+    const double end_s = 8 + static_cast<double>(step);  // from 17 on, reported at once
     for (int rank : {0, 1}) {
       StepFold fold;
       fold.step = step;
@@ -562,7 +565,7 @@ TEST(LedgerTest, ANodeThatStandsStillForADay) {
     job.report(s);
   }
   for (int rank : {0, 1}) job.at(13 + day_s).Suspended(rank, Ns(13), Ns(13 + day_s), Ns(13 + day_s));
-  // What its launcher has to tell is a day old.
+  // The launcher's report is a day old.
   job.at(13 + day_s).Started(0, Ns(1), job.now_ns());
   job.Step(10, 13 + day_s, 14 + day_s, 13);
   job.Steps(11, 20, 14 + day_s, 1, true);
@@ -588,14 +591,14 @@ TEST(LedgerTest, AJobOfOneRank) {
   EXPECT_NEAR(Sum(report.incidents[0].seconds), 1 + 1 + 1 + 2, 1e-6);
 }
 
-// What ends before it makes a step is attributed once the next life has begun.
+// Time before an incarnation's first step is attributed once the next incarnation has begun.
 TEST(LedgerTest, ALifeWithoutAStepKeepsItsLinkUp) {
   Job job(2);
   for (int round = 0; round < 3; ++round) {
     const double begin_s = 6 * round;
     job.Launch(round, begin_s, begin_s + 2);
     if (round == 2) break;
-    // Their node's proxy is away for a moment, and then they are gone.
+    // The node's proxy is away for a moment, and then the ranks are gone.
     for (int rank : {0, 1}) {
       job.at(begin_s + 3).Seen(rank, false, Ns(begin_s + 3), job.now_ns());
       job.at(begin_s + 4).Seen(rank, true, Ns(begin_s + 4), job.now_ns());
@@ -684,7 +687,7 @@ TEST(LedgerTest, GoesOnWhereAnotherStopped) {
   const int64_t shift = Ns(1000);
   Ledger next({.now_ns = Ns(25.5) + shift, .unix_offset_ns = kUnix - shift, .slots = 2, .launched = true});
   next.Resume({.report = *kept, .done_until = 14, .round = 1, .dead_ns = Ns(4)}, Ns(25.5) + shift);
-  next.Started(1, Ns(14) + shift, Ns(25.6) + shift);  // said once more
+  next.Started(1, Ns(14) + shift, Ns(25.6) + shift);  // reported once more
   auto step = [&](int64_t number, double start_s, double end_s) {
     for (int rank = 0; rank < 2; ++rank) {
       StepFold fold;
@@ -696,7 +699,7 @@ TEST(LedgerTest, GoesOnWhereAnotherStopped) {
       next.Step(rank, fold, Ns(26) + shift);
     }
   };
-  step(15, 21, 22);  // of when nobody looked: half of it is kept already
+  step(15, 21, 22);  // from the time without a manager: half of it is kept already
   step(16, 22, 23);
   step(19, 25, 26);  // 17 and 18 are lost
   next.Advance(Ns(26) + shift);
@@ -733,7 +736,7 @@ TEST(LedgerTest, WhatWasBeforeMayBeKnownLate) {
   Ledger::Kept former = FormerAttempt(true);
   former.dead_ns = Ns(93);
   job.at(3).Precede(former, Category::kQueue, Ns(3));
-  job.at(3).Precede(former, Category::kQueue, Ns(3));  // once only
+  job.at(3).Precede(former, Category::kQueue, Ns(3));  // only the first call counts
   job.Steps(3, 9, 3);                                  // 3 and 4 had been done
   const Report report = job.report(10.2);
   EXPECT_NEAR(report.rank_s, 20 + 2 * 90 + 2 * 10.2, 1e-6);
@@ -823,13 +826,13 @@ TEST(LedgerTest, AThousandRestartsStayBounded) {
 TEST(LedgerTest, LaunchIsProvenByWhoeverIsSeen) {
   Job job(2);
   job.at(1).Started(0, Ns(1), Ns(1));
-  EXPECT_NEAR(At(job.report(30).seconds(), Category::kLaunch), 2 * 29, 1e-6);  // it may yet come
+  EXPECT_NEAR(At(job.report(30).seconds(), Category::kLaunch), 2 * 29, 1e-6);  // a process may still appear
   const Report silent = job.report(600);
   EXPECT_NEAR(At(silent.seconds(), Category::kLaunch), 0, 1e-6);
   EXPECT_NEAR(At(silent.seconds(), Category::kUnknown), 2 * 599, 1e-6);
   job.at(601).Seen(0, true, Ns(601), Ns(601));
   const Report seen = job.report(700);
-  EXPECT_NEAR(At(seen.seconds(), Category::kLaunch), 600 + 699, 1e-6);  // the other one is still at it
+  EXPECT_NEAR(At(seen.seconds(), Category::kLaunch), 600 + 699, 1e-6);  // the other one is still launching
   EXPECT_NEAR(At(seen.seconds(), Category::kLinkUp), 99, 1e-6);
   EXPECT_NEAR(At(seen.seconds(), Category::kUnknown), 0, 1e-6);
 }
@@ -843,13 +846,13 @@ TEST(LedgerTest, AProcessThatNobodyHasSeenLaunchesForAShortTimeOnly) {
   job.at(510).Seen(0, true, Ns(510), Ns(510));
   const Report report = job.report(560);
   EXPECT_NEAR(At(report.seconds(), Category::kLaunch), 9, 1e-6);
-  EXPECT_NEAR(At(report.seconds(), Category::kUnknown), 500, 1e-6);  // of its first life nothing was seen
+  EXPECT_NEAR(At(report.seconds(), Category::kUnknown), 500, 1e-6);  // no process of the first incarnation was observed
 }
 
 TEST(LedgerTest, AProcessThatEndedWellUnseenWasNotLaunching) {
   Job job(1);
   job.at(1).Started(0, Ns(1), Ns(1));
-  EXPECT_NEAR(At(job.report(20).seconds(), Category::kLaunch), 19, 1e-6);  // it may yet come
+  EXPECT_NEAR(At(job.report(20).seconds(), Category::kLaunch), 19, 1e-6);  // a process may still appear
   job.at(31).Ended(0, "", Ns(31), Ns(31));
   const Report report = job.report(60);
   EXPECT_NEAR(At(report.seconds(), Category::kLaunch), 0, 1e-6);
@@ -888,7 +891,7 @@ TEST(LedgerTest, AJobThatNeverMakesAStepLinksUpForALimitedTime) {
   EXPECT_NEAR(At(silent.seconds(), Category::kLinkUp), 2 * (499 + 600), 1e-6);
   EXPECT_NEAR(At(silent.seconds(), Category::kUnknown), 2 * (86400 - 502 - 600), 1e-6);
   EXPECT_NEAR(GoodputOf(silent.seconds()).ratio, 0, 1e-9);
-  // What a step proves when it comes at last: that there was none before.
+  // The late step proves that there was none before.
   job.Step(0, 86400, 86401, 0, 2);
   EXPECT_NEAR(job.Of(Category::kLinkUp), 2 * (499 + 7200), 1e-6);
 }

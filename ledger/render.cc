@@ -22,9 +22,9 @@ using Json = nlohmann::ordered_json;
 
 constexpr int kBarWidth = 30;
 constexpr double kMostWallS = 1e9;
-constexpr size_t kMaxAdvice = 20;  // that is read
+constexpr size_t kMaxAdvice = 20;  // entries that are read
 
-// What people call what is lost to it.
+// The cause that a sentence names for time lost to the category.
 constexpr std::array<const char*, kCategories> kLostTo = {
     "waiting in the queue",
     "waiting for nodes",
@@ -50,7 +50,7 @@ std::string FormatTime(int64_t unix_ns) {
   return absl::FormatTime("%Y-%m-%dT%H:%M:%E3SZ", absl::FromUnixNanos(unix_ns), absl::UTCTimeZone());
 }
 
-// Of the year 2000: what is before it (a trace that begins at 0) is no time of day.
+// The year 2000: an earlier stamp (a trace that begins at 0) is not a time of day.
 constexpr int64_t kFirstTimeNs = 946'684'800'000'000'000;
 
 Json TimeOrNull(int64_t unix_ns) { return unix_ns < kFirstTimeNs ? Json() : Json(FormatTime(unix_ns)); }
@@ -108,14 +108,14 @@ Json IncidentToJson(const Incident& incident) {
 
 std::string Percent(double part, double all) { return absl::StrFormat("%.1f %%", all > 0 ? 100 * part / all : 0); }
 
-// A table's unit: hours of a job that has many of them.
+// Whether a table counts hours instead of seconds.
 bool CountsHours(double all_rank_s) { return all_rank_s >= 36'000; }
 
 std::string Cell(double rank_s, bool hours) {
   return hours ? absl::StrFormat("%.2f", rank_s / 3600) : absl::StrFormat("%.1f", rank_s);
 }
 
-// Of what is `other`, most went by while the ranks waited for these; empty: for none in particular.
+// The ranks for which the other ranks waited during most of `other`; empty if there are none.
 std::string WaitedFor(const Report& report) {
   constexpr size_t kMostNamed = 4;
   std::vector<std::pair<double, int>> ranks;
@@ -192,7 +192,7 @@ absl::StatusOr<Report> ReadJson(std::string_view text, std::string* job) {
     Report report;
     *job = json.value("job", "");
     report.since_ns = ReadTime(json.value("since", Json()));
-    // Exactly what its seconds add up to; `until` has milliseconds.
+    // `wall_s` is the exact duration of the seconds; `until` has only milliseconds.
     const double wall_s = json.value("wall_s", 0.0);
     report.until_ns = report.since_ns + static_cast<int64_t>(std::clamp(wall_s, 0.0, kMostWallS) * 1e9);
     report.slots = json.value("slots", 0);
@@ -244,7 +244,7 @@ std::string Amount(double rank_s) {
 
 namespace {
 
-// A failure that ended the job restarted nothing: no process was started after it.
+// Counts the incidents that restarted processes. A failure that ended the job restarted none.
 uint64_t CountRestarts(const Report& report) {
   const auto restarts = [](IncidentKind kind) {
     return kind == IncidentKind::kRankExit || kind == IncidentKind::kNodeLost || kind == IncidentKind::kOrdered;

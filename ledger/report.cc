@@ -11,7 +11,7 @@ constexpr std::array<const char*, kCategories> kCategoryNames = {
     "straggler", "other",   "redone", "hang",    "restart", "suspended",  "unmarked", "unknown"};
 constexpr std::array<const char*, kIncidentKinds> kKindNames = {"rank_exit", "node_lost", "hang",    "ordered",
                                                                 "requeue",   "straggler", "eviction"};
-// All categories; of the last ones an incident has nothing.
+// All categories, in the order in which an incident's costs arise.
 constexpr std::array<Category, kCategories> kHopOrder = {
     Category::kHang,    Category::kStraggler,  Category::kRestart,  Category::kQueue,
     Category::kWaiting, Category::kLaunch,     Category::kLinkUp,   Category::kWarmUp,

@@ -1,5 +1,5 @@
-// Where a job's time went, as types: rank-seconds by category, what interrupted it, its attempts. docs/goodput.md has
-// the meaning of each category.
+// The types of a goodput report: rank-seconds by category, incidents and attempts. docs/goodput.md defines the
+// categories.
 #pragma once
 
 #include <array>
@@ -36,7 +36,7 @@ inline constexpr size_t kCategories = 16;
 enum class IncidentKind : uint8_t { kRankExit, kNodeLost, kHang, kOrdered, kRequeue, kStraggler, kEviction };
 inline constexpr size_t kIncidentKinds = 7;
 
-// As in the JSON: "link_up", "rank_exit", ...
+// The name in the JSON: "link_up", "rank_exit", ...
 const char* Name(Category category);
 const char* Name(IncidentKind kind);
 std::optional<IncidentKind> IncidentKindFromName(const std::string& name);
@@ -46,8 +46,8 @@ using Seconds = std::array<double, kCategories>;
 inline double& At(Seconds& seconds, Category category) { return seconds[static_cast<size_t>(category)]; }
 inline double At(const Seconds& seconds, Category category) { return seconds[static_cast<size_t>(category)]; }
 double Sum(const Seconds& seconds);
-// What an incident took, in the order in which it happened: from the failure by way of the next start to the step that
-// had been reached.
+// An incident's cost in the order of events: from the failure by way of the next start to the step that had been
+// reached.
 std::vector<std::pair<Category, double>> Hops(const Seconds& seconds);
 void AddTo(Seconds& sum, const Seconds& more);
 
@@ -71,7 +71,7 @@ struct Attempt {
   friend bool operator==(const Attempt&, const Attempt&) = default;
 };
 
-// Incidents that are not kept one by one any more.
+// Sums of the incidents that are no longer listed one by one.
 struct OlderIncidents {
   std::array<uint64_t, kIncidentKinds> counts{};
   std::array<Seconds, kIncidentKinds> seconds{};
@@ -79,11 +79,11 @@ struct OlderIncidents {
   friend bool operator==(const OlderIncidents&, const OlderIncidents&) = default;
 };
 
-// What incidents and seconds do not say.
+// Numbers that incidents and seconds do not contain.
 struct Measured {
-  uint64_t starts = 0;       // of the job's ranks
-  uint64_t checkpoints = 0;  // that the job waited for
-  double checkpoint_s = 0;   // so long altogether, of the job and not of each rank
+  uint64_t starts = 0;       // starts of the job's ranks
+  uint64_t checkpoints = 0;  // saves that the job waited for
+  double checkpoint_s = 0;   // their total duration, of the job and not of each rank
 
   friend bool operator==(const Measured&, const Measured&) = default;
 };
@@ -99,17 +99,17 @@ struct Advice {
 struct Report {
   int64_t since_ns = 0, until_ns = 0;  // Unix
   int slots = 0;                       // now
-  double rank_s = 0;                   // what all slots have lived: the sum of all categories
-  Seconds closed{};                    // never changes any more, but grows
-  Seconds provisional{};               // may move between categories yet
+  double rank_s = 0;                   // lifetime of all slots: the sum of all categories
+  Seconds closed{};                    // final; it only grows
+  Seconds provisional{};               // it may still move between categories
   std::vector<Attempt> attempts;       // oldest first
   std::vector<Incident> incidents;     // oldest first, the newest kMaxIncidents
   OlderIncidents older;
   Measured measured;
-  // Of kOther, the rank-seconds that the ranks spent while they waited for one that did something by itself: an
-  // evaluation, an export. By rank.
+  // The rank-seconds of kOther in which the ranks waited for a rank that did something by itself, such as an evaluation
+  // or an export. By rank.
   std::map<int, double> waited_for;
-  std::vector<Advice> advice;  // what would save most first
+  std::vector<Advice> advice;  // largest saving first
 
   static constexpr size_t kMaxIncidents = 1000;
   static constexpr size_t kMaxAttempts = 1000;
@@ -117,11 +117,12 @@ struct Report {
 
   double wall_s() const { return static_cast<double>(until_ns - since_ns) / 1e9; }
   Seconds seconds() const;
-  // Of those that are listed and of older ones.
+  // Counts listed and older incidents.
   std::array<uint64_t, kIncidentKinds> incident_counts() const;
 };
 
-// productive / all; what nobody can attribute is left out, or counted as lost, or as productive. 0 of no time.
+// The productive share of all time. Unmarked and unknown time is left out of `ratio`, lost in `low`, productive in
+// `high`. All three are 0 without any time.
 struct Goodput {
   double ratio = 0, low = 0, high = 0;
 };

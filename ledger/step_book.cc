@@ -8,10 +8,10 @@
 namespace taskd::ledger {
 namespace {
 
-// So much of what one rank did by itself the others have to have waited for it.
+// The other ranks must have waited for at least this share of what one rank did by itself.
 constexpr double kMostly = 0.5;
 
-// What of the parts of one rank fits into the time that the ranks of the step had on average.
+// Limits one rank's part of a step to the average time of the step's ranks; a part below kLeast of it is 0.
 double Part(double part_s, double mean_s, double left_s) {
   if (part_s < StepBook::kLeast * mean_s) return 0;
   return std::clamp(part_s, 0.0, left_s);
@@ -157,7 +157,7 @@ void StepBook::Split(const Key& key, const Record& record, Tally& into) const {
   const double checkpoint_s = Part(parts.checkpoint_s, mean_s, mean_s);
   const uint64_t of_redone = redone ? record.incident : 0;
   if (!redone) {
-    // What a verdict explains of it is its incident's.
+    // The part that a verdict explains belongs to the verdict's incident.
     const auto take_part = [&](Category category, double part_s, bool StragglerCost::*cause) {
       const StragglerCost* of = first ? nullptr : DearestOf(cause, std::get<0>(key), record.named);
       const double of_one_s = of == nullptr ? 0 : std::clamp(of->cost_s, 0.0, part_s);

@@ -43,7 +43,7 @@ TEST(StepBookTest, AllWaitForTheRankThatLoadsOrSavesLongest) {
   EXPECT_DOUBLE_EQ(Of(open, Category::kProductive), 22);
 }
 
-// One rank says that it loads data for the whole step; the others computed meanwhile.
+// One rank reports that it loads data for the whole step; the other ranks computed meanwhile.
 TEST(StepBookTest, OneRankWaitsForDataNoLongerThanTheOthersHaveWaited) {
   StepBook book;
   AddUsual(book, 0, 9);
@@ -81,7 +81,7 @@ TEST(StepBookTest, WhatIsMarkedBeyondTheStepDoesNotCount) {
 TEST(StepBookTest, TheFirstStepIsWarmUpBeyondAUsualOne) {
   StepBook book;
   book.Add({.step = 0, .first = true, .incident = 3, .rank_s = 5}, 0);
-  EXPECT_DOUBLE_EQ(Of(Open(book), Category::kWarmUp), 5);  // until it is known what a step takes
+  EXPECT_DOUBLE_EQ(Of(Open(book), Category::kWarmUp), 5);  // until a usual step is known
   AddUsual(book, 1, 9);
   const Tally open = Open(book);
   EXPECT_DOUBLE_EQ(Of(open, Category::kWarmUp), 4);
@@ -134,7 +134,7 @@ TEST(StepBookTest, WhatEveryRankTakesByItselfIsTheUsersCode) {
   StepBook book;
   AddUsual(book, 0, 9);
   book.Add({.step = 10, .rank_s = 9, .alone_s = 8.5}, 10 * kSecond);
-  book.Add({.step = 10, .rank_s = 9, .alone_s = 7}, 10 * kSecond);  // this one waited for the other 2 s of it
+  book.Add({.step = 10, .rank_s = 9, .alone_s = 7}, 10 * kSecond);  // this rank waited 2 s of it for the other one
   const Tally open = Open(book);
   EXPECT_DOUBLE_EQ(Of(open, Category::kOther), 12);
   EXPECT_DOUBLE_EQ(Of(open, Category::kUnknown), 0) << "three are no more than a long step";
@@ -146,7 +146,7 @@ TEST(StepBookTest, ALongWaitForOneRankIsAHang) {
   AddUsual(book, 0, 9);
   book.Add({.step = 10, .rank_s = 12, .alone_s = 12}, 10 * kSecond);
   book.Add({.step = 10, .rank_s = 12, .alone_s = 1}, 10 * kSecond);
-  book.Add({.step = 11, .rank_s = 6, .alone_s = 6}, 10 * kSecond);  // not long enough
+  book.Add({.step = 11, .rank_s = 6, .alone_s = 6}, 10 * kSecond);  // too short for a hang
   book.Add({.step = 11, .rank_s = 6, .alone_s = 1}, 10 * kSecond);
   const Tally open = Open(book);
   EXPECT_DOUBLE_EQ(Of(open, Category::kHang), 22);
@@ -155,7 +155,7 @@ TEST(StepBookTest, ALongWaitForOneRankIsAHang) {
 }
 
 TEST(StepBookTest, WhatOneRankDoesWhileTheOthersWaitInABarrierIsTheUsersCode) {
-  for (const double length_s : {4.5, 100.0}) {  // a hang is no shorter
+  for (const double length_s : {4.5, 100.0}) {  // a hang takes at least 5 s
     StepBook book;
     AddUsual(book, 0, 9);
     for (int rank = 0; rank < 4; ++rank) {
@@ -184,7 +184,7 @@ TEST(StepBookTest, WhatOneRankDoesBetweenStepsNamesIt) {
   Tally open = Open(book);
   EXPECT_DOUBLE_EQ(Of(open, Category::kOther), 16);
   EXPECT_DOUBLE_EQ(open.waited_for.at(0), 16);
-  // What all do names nobody.
+  // Time that all ranks took by themselves names no rank.
   book.Add({.rank = 0, .step = 11, .rank_s = 9, .between_s = 8, .alone_s = 8.5}, 10 * kSecond);
   book.Add({.rank = 1, .step = 11, .rank_s = 9, .between_s = 8, .alone_s = 8.4}, 10 * kSecond);
   open = Open(book);
@@ -198,7 +198,8 @@ TEST(StepBookTest, AVerdictHoldsForItsSteps) {
   book.SetCosts({{.verdict = 7, .since_step = 5, .cost_s = 0.25, .incident = 2},
                  {.verdict = 8, .since_step = 5, .cost_s = 0.1, .incident = 3}});
   Tally open = Open(book);
-  EXPECT_DOUBLE_EQ(Of(open, Category::kStraggler), 2.5);  // the dearest: several may explain the same time
+  // only the most expensive verdict: several may explain the same time
+  EXPECT_DOUBLE_EQ(Of(open, Category::kStraggler), 2.5);
   EXPECT_DOUBLE_EQ(Sum(open.incidents.at(2)), 2.5);
   EXPECT_FALSE(open.incidents.contains(3));
   book.SetCosts({{.verdict = 7, .open = false, .since_step = 5, .last_step = 6, .cost_s = 0.25, .incident = 2}});
@@ -225,7 +226,7 @@ TEST(StepBookTest, ClosesWhatIsOldAndWhatIsTooMuch) {
   Tally closed;
   book.Close(9 * kSecond + StepBook::kOpenNs - 1, closed);
   EXPECT_DOUBLE_EQ(Sum(closed.seconds), 18);
-  book.SetCosts({{.verdict = 7, .since_step = 0, .cost_s = 0.25, .incident = 2}});  // too late for those
+  book.SetCosts({{.verdict = 7, .since_step = 0, .cost_s = 0.25, .incident = 2}});  // too late for the closed steps
   Tally open;
   book.AddOpen(open);
   EXPECT_DOUBLE_EQ(Of(open, Category::kStraggler), 0.5);

@@ -1,4 +1,4 @@
-// Verdicts of the diagnosis as what they cost.
+// Converts verdicts of the diagnosis to the ledger's stragglers with their cost.
 #pragma once
 
 #include <vector>

@@ -1,4 +1,4 @@
-// Rank-seconds as they are counted: by category, and of those that an incident has cost by incident.
+// Sums of rank-seconds by category, in total and by incident.
 #pragma once
 
 #include <cstdint>
@@ -13,11 +13,11 @@ inline double ToSeconds(int64_t ns) { return static_cast<double>(ns) / 1e9; }
 struct Tally {
   Seconds seconds{};
   std::map<uint64_t, Seconds> incidents;  // by number
-  uint64_t checkpoints = 0;               // that the job waited for,
-  double checkpoint_s = 0;                // so long
-  std::map<int, double> waited_for;  // of kOther, what the others waited for a rank; by rank, at most kMaxWaitedFor
+  uint64_t checkpoints = 0;               // saves that the job waited for
+  double checkpoint_s = 0;                // their total duration
+  std::map<int, double> waited_for;       // part of kOther that ranks waited for a rank, by rank; at most kMaxWaitedFor
 
-  // `incident` 0: none has cost it.
+  // `incident` 0: no incident has caused it.
   void Add(Category category, double rank_s, uint64_t incident) {
     if (!(rank_s > 0)) return;
     At(seconds, category) += rank_s;
