@@ -1,5 +1,5 @@
-// The folders that the profilers of torch_npu and MindSpore leave, one a rank: <worker>_<time>_ascend_pt (or _ms), with
-// ASCEND_PROFILER_OUTPUT and files about the rank in it.
+// Reads the folders that the profilers of torch_npu and MindSpore write, one per rank: <worker>_<time>_ascend_pt (or
+// _ms). Each contains ASCEND_PROFILER_OUTPUT and files about the rank.
 #pragma once
 
 #include <string>
@@ -11,26 +11,26 @@
 
 namespace taskd::readers {
 
-// Makes communication.json, step_trace_time.csv and trace_view.json of one folder one file, and leaves out what else is
-// in a rank's folder. `files` are in the order of their paths, and stay so.
+// Joins communication.json, step_trace_time.csv and trace_view.json of one folder to one file, and leaves out all other
+// files in a rank's folder. `files` are ordered by path, before and after.
 std::vector<SourceFile> JoinAscendFolders(std::vector<SourceFile> files);
 
-// The path whose names say the rank of `path`, a file or a folder as JoinAscendFolders has them: that of the rank's folder where
-// `path` is its output folder or lies in it.
+// The path whose names state the rank of `path`, a file or a folder from JoinAscendFolders. If `path` is a rank's
+// output folder or lies in it, that is the rank's folder.
 std::string AscendRankPath(const std::string& path);
 
-// What files beside `path`, a file in a rank's output folder, or above it say of its rank.
+// Facts about a rank from the files beside `path`, a file in the rank's output folder, or above it.
 struct AscendRank {
   int rank = -1;                  // -1: unknown
   int world_size = 0;             // 0: unknown
   std::string host;               // empty: unknown
-  std::vector<GroupInfo> groups;  // as parallel_group_info calls them
+  std::vector<GroupInfo> groups;  // with the names in parallel_group_info
 };
 AscendRank FindAscendRank(const std::string& path);
-// profiler_metadata.json, as far as it can be read.
+// Reads profiler_metadata.json as far as possible.
 void ReadAscendMetadata(ByteSource& source, AscendRank& rank);
 
-// Labels and members of those of `groups` that are called by the hash of a known name, or by its last three digits.
+// Adds labels and members to those of `groups` whose name is the hash of a known name, or the last three digits of it.
 void NameAscendGroups(const std::vector<GroupInfo>& known, std::vector<GroupInfo>& groups);
 
 }  // namespace taskd::readers

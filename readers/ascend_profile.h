@@ -1,11 +1,12 @@
-// What the profilers of torch_npu and MindSpore sum up of a rank. docs/from-other-tools.md says what of it is used.
+// The summaries of a rank that the profilers of torch_npu and MindSpore write. docs/from-other-tools.md describes their
+// use.
 //
 // Design:
-// 1. communication.json has each operation with its begin and length, by step. A step lasts from the last end of the one
-//    before to its own last end.
-// 2. step_trace_time.csv has what each step was spent on. Computation that did not hide behind communication, against all
-//    the time between operations, tells a slow device from one that waits for its host. Alone it gives steps that begin
-//    at no time of day, with one operation each.
+// 1. communication.json has the begin and length of each operation, by step. A step lasts from the last end of the
+//    previous step to its own last end.
+// 2. step_trace_time.csv has the time of each step by kind. Exposed computation, compared with all the time between
+//    operations, distinguishes a slow device from one that waits for its host. Without communication.json its steps
+//    have no absolute times, and one operation each.
 #pragma once
 
 #include <cstddef>
@@ -25,20 +26,20 @@ class AscendProfile {
  public:
   explicit AscendProfile(size_t max_events) : max_events_(max_events) {}
 
-  // communication.json or step_trace_time.csv, as the first byte says.
+  // Reads communication.json or step_trace_time.csv; the first byte distinguishes them.
   void Read(ByteSource& source);
   bool empty() const { return steps_.empty(); }
-  bool has_ops() const { return !trace_.events.empty(); }  // else its steps begin at no time of day
+  bool has_ops() const { return !trace_.events.empty(); }  // otherwise its steps have no absolute times
 
-  bool is_pipeline() const { return is_pipeline_; }  // as far as its sums say
+  bool is_pipeline() const { return is_pipeline_; }  // as far as its sums show
 
-  // Without ranks, and with groups that only have names.
+  // The result has no rank, and its groups have only names.
   TraceRank Take();
 
  private:
   struct Step {
-    uint64_t first_start_ns = 0, last_end_ns = 0;  // of its operations; 0: there are none
-    // Of step_trace_time.csv.
+    uint64_t first_start_ns = 0, last_end_ns = 0;  // of its operations; 0: it has none
+    // From step_trace_time.csv.
     uint64_t computing_ns = 0, exposed_ns = 0, communication_ns = 0, free_ns = 0;
   };
   class OpsHandler;
@@ -51,7 +52,7 @@ class AscendProfile {
   void AddNote(std::string_view note);
 
   const size_t max_events_;
-  TraceRank trace_;  // its events are operations
+  TraceRank trace_;  // they are operations
   std::map<int64_t, Step> steps_;
   std::map<std::string, uint32_t> group_index_;
   std::string device_;  // of the first row

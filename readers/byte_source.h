@@ -1,4 +1,4 @@
-// The bytes of a file, plain or gzip, as its first two bytes say, in order and in pieces.
+// Reads a file in order and in pieces, plain or gzip; its first two bytes distinguish them.
 #pragma once
 
 #include <cstdint>
@@ -13,43 +13,43 @@ namespace taskd::readers {
 // Not thread-safe.
 class ByteSource {
  public:
-  // What a gzip may grow to for each of its own bytes, once it is larger than kMaxFree: traces grow ten to thirty times.
+  // The most output bytes of a gzip per input byte, once the output exceeds kMaxFree. Traces grow ten to thirty times.
   static constexpr uint64_t kMaxGrowth = 200;
   static constexpr uint64_t kMaxFree = uint64_t{64} << 20;
 
-  // `path`: a regular file, as long as it is now: somebody may write to it faster than it is read; "-": standard input.
-  // INVALID_ARGUMENT, one line: it cannot be read.
+  // `path`: a regular file, or "-" for standard input. A file is read up to its present length, because a process may
+  // append faster than it is read. INVALID_ARGUMENT, one line: it cannot be read.
   static absl::StatusOr<ByteSource> Open(const std::string& path);
-  // The same of an open file, from where it stands. `name`: for the error.
+  // The same for an open file, from its present offset. `name` is for the error.
   static absl::StatusOr<ByteSource> Of(UniqueFd fd, const std::string& name);
-  // These bytes, as they are.
+  // A source of these bytes, without unpacking.
   static ByteSource Of(std::string bytes);
   ByteSource(ByteSource&&) noexcept;
   ByteSource& operator=(ByteSource&&) noexcept;
   ~ByteSource();
 
-  // How many of the next bytes were written to `data`, at most `size`. 0: the end, or where the file is damaged.
+  // Writes at most `size` of the next bytes to `data` and returns their number. 0: the end, or the file is damaged.
   size_t Read(char* data, size_t size);
-  // `bytes` come next, before the rest.
+  // Puts `bytes` before the rest.
   void PutBack(std::string bytes);
-  // Why no more came than did; empty: that was the end.
+  // The reason why the source ended early; empty: it ended regularly.
   const std::string& damage() const { return damage_; }
-  uint64_t bytes_read() const { return bytes_read_; }  // of the file
+  uint64_t bytes_read() const { return bytes_read_; }  // input bytes
 
  private:
-  struct Inflate;  // zlib's state, and the bytes that it has not seen
+  struct Inflate;  // zlib's state and its unread input
 
   explicit ByteSource(UniqueFd fd);
   size_t ReadFile(char* data, size_t size);
   size_t ReadGzip(char* data, size_t size);
 
   UniqueFd fd_;
-  std::string ahead_;  // comes before the rest
+  std::string ahead_;  // bytes from PutBack()
   size_t ahead_used_ = 0;
   std::unique_ptr<Inflate> inflate_;
   std::string damage_;
   uint64_t bytes_read_ = 0;
-  uint64_t length_ = UINT64_MAX;  // of the file
+  uint64_t length_ = UINT64_MAX;  // length of the file
   uint64_t bytes_out_ = 0;
   bool ended_ = false;
 };

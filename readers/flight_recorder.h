@@ -1,5 +1,5 @@
-// Dumps of PyTorch's flight recorder (pickle or JSON, versions 2.x): what each rank's process groups were doing.
-// docs/from-other-tools.md says what of them is used.
+// Reads dumps of PyTorch's flight recorder (pickle or JSON, versions 2.x): the operations of each rank's process
+// groups. docs/from-other-tools.md describes their use.
 #pragma once
 
 #include <cstdint>
@@ -15,26 +15,28 @@
 namespace taskd::readers {
 
 struct FlightDump {
-  int rank = -1;                     // -1: the file does not say
-  int world_size = 0;                // 0: as rank
-  diagnosis::HangRank known;         // HangOp::group and HangOp::call: indices in the tables
-  bool leaves_out_messages = false;  // those that there were are not in it
-  // Of groups of which it has no operation: what its status says was called, as in HangRank::called. A status names groups by
-  // their number, in the order in which the process has made them. That is the order of their names, unless entries contradict.
+  int rank = -1;                     // -1: not in the file
+  int world_size = 0;                // 0: not in the file
+  diagnosis::HangRank known;         // HangOp::group and HangOp::call are indices in the tables
+  bool leaves_out_messages = false;  // the dump lacks messages that the rank has sent or received
+  // For groups without an operation in the dump: the number of the last call, from the group's status, as in
+  // HangRank::called. A status names groups by number, in the order in which the process has made them. That is the
+  // order of their names unless entries contradict it.
   std::map<uint32_t, uint64_t> called_by_status;
   bool confirms_order = false, contradicts_order = false;
   uint64_t records = 0;
-  uint64_t visits = 0;  // values that were looked at to read the tree; at most some for each value that it has
-  std::string note;     // what is wrong with the file; empty: nothing
+  uint64_t visits = 0;  // values read from the tree; at most a few for each value in it
+  std::string note;     // defects of the file; empty: none
 };
 
-// Used again for one dump after the other, by one thread.
+// Buffers that one thread uses for one dump after another.
 struct DumpMemory {
   std::string bytes;
   ValueTree tree;
 };
 
-// Pickle or JSON, as the first byte says. Reads to the end, or to where the file is damaged: then `note` says what and where, and what came before counts.
+// Reads pickle or JSON; the first byte distinguishes them. If the file is damaged, `note` states the defect and its
+// position, and the data before it counts.
 FlightDump ReadFlightDump(ByteSource& source, HangTables& tables, DumpMemory& memory);
 
 }  // namespace taskd::readers

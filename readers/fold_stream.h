@@ -1,4 +1,4 @@
-// The folds of one rank, whatever file they are read from.
+// A source of the step summaries of one rank, independent of the file format.
 #pragma once
 
 #include <cstdint>
@@ -9,7 +9,7 @@
 
 namespace taskd::readers {
 
-// In the order of their ends. Each stream is used by one thread at a time.
+// Delivers step summaries in the order of their ends. At most one thread at a time may use a stream.
 class FoldStream {
  public:
   explicit FoldStream(int rank) : rank_(rank) {}
@@ -17,12 +17,12 @@ class FoldStream {
   FoldStream(const FoldStream&) = delete;
   FoldStream& operator=(const FoldStream&) = delete;
 
-  // Reads on until two folds are there (so that one is left when the others of its step are handed over), or the end.
-  // `buffer` is the thread's, and holds nothing between two calls.
+  // Reads until two summaries are available or the stream has ended. With two, one is left after the step of the first
+  // one is handed over. `buffer` belongs to the thread; the stream keeps no data in it between two calls.
   virtual void Refill(std::vector<char>& buffer) = 0;
   virtual bool runs_low() const = 0;  // false once it has ended
-  virtual bool ended() const = 0;     // no more folds come than are there
-  // Groups by index (OpFold::group), and what changes with them.
+  virtual bool ended() const = 0;     // no summaries follow those in folds()
+  // Groups by index (OpFold::group), and a version that grows when they change.
   virtual const std::vector<GroupInfo>& groups() const = 0;
   virtual uint64_t groups_version() const = 0;
 

@@ -1,4 +1,4 @@
-// Who holds a hung job up, from all that its files say of it: dumps of flight recorders, and answers of RAS.
+// Finds the ranks that hold up a hung job, from dumps of flight recorders and answers of RAS.
 #pragma once
 
 #include <optional>
@@ -12,14 +12,14 @@
 namespace taskd::readers {
 
 struct HangAnswer {
-  std::vector<SourceFormat> formats;  // of which there were files: dumps, answers
+  std::vector<SourceFormat> formats;  // formats with files: dumps, answers
   std::optional<diagnosis::Hang> hang;
-  SourceFormat format = SourceFormat::kUnknown;  // that says so
-  int ranks = 0;                                 // heard of
+  SourceFormat format = SourceFormat::kUnknown;  // that proves the hang
+  int ranks = 0;                                 // number of observed ranks
   std::vector<diagnosis::Note> notes;
 };
 
-// Takes dumps and answers away from `read`, and notes which dumps are left out. `tables`: of the dumps.
+// Moves dumps and answers out of `read`, and notes which dumps are left out. `tables` are those of the dumps.
 HangAnswer FindHangIn(std::vector<SourceContent>& read, HangTables& tables);
 
 }  // namespace taskd::readers

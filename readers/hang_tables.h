@@ -1,5 +1,5 @@
-// What the dumps of a job have in common, kept once: its groups with their members, and what its ranks called. 16,384
-// dumps of one job hold the list of all ranks 16,384 times.
+// Tables of the groups, members and calls that the dumps of a job share. 16,384 dumps of one job contain the list of
+// all ranks 16,384 times; the tables keep it once.
 #pragma once
 
 #include <cstdint>
@@ -14,24 +14,24 @@
 
 namespace taskd::readers {
 
-// The facts with groups that some dumps name without their members as those that others name alike; where no dump says
-// the members, who used the group is in it, and all ranks are in PyTorch's default one.
+// Gives members to groups that some dumps name without members: those of a group of the same name in other dumps. If no
+// dump lists the members, they are the ranks that used the group; PyTorch's default group has all ranks.
 diagnosis::HangFacts ResolveGroups(diagnosis::HangFacts facts);
 
-// Thread-safe, but for Take.
+// Thread-safe, except for Take.
 class HangTables {
  public:
-  // Bounds for all dumps together; a job of 16,384 ranks in twenty groups each has a tenth of them.
+  // Limits for all dumps together. A job of 16,384 ranks, each in twenty groups, needs a tenth of them.
   static constexpr size_t kMaxMembers = size_t{1} << 22;
   static constexpr size_t kMaxCallBytes = size_t{64} << 20;
 
-  // The index; equal ones have the same. None: it is too much.
+  // Returns the index; equal values share one. nullopt: a limit is reached.
   std::optional<uint32_t> AddGroup(const std::string& name, const std::vector<int>& members);
   std::optional<uint32_t> AddCall(diagnosis::HangCall call);
 
-  // The facts of these ranks, their groups resolved. Leaves the tables empty.
+  // The facts of these ranks with resolved groups. Leaves the tables empty.
   diagnosis::HangFacts Take(std::map<int, diagnosis::HangRank> ranks);
-  // A copy of the facts, their groups as the dumps have them.
+  // A copy of the facts with the groups as in the dumps.
   diagnosis::HangFacts Copy(std::map<int, diagnosis::HangRank> ranks);
 
  private:

@@ -1,4 +1,4 @@
-// What files of several formats prove of one job, as one report that says which of them proved what.
+// Joins what files of several formats prove about one job to one report, and records which of them proved each verdict.
 #pragma once
 
 #include <vector>
@@ -9,15 +9,15 @@
 
 namespace taskd::readers {
 
-// Steps that were judged beside each other.
+// A set of steps that was judged together.
 struct Judged {
-  std::vector<SourceFormat> formats;  // of their files
+  std::vector<SourceFormat> formats;  // formats of the files
   diagnosis::Report report;
   std::vector<SourceRank> ranks;
 };
 
-// `parts`: at least one, those first that tell most. What two of them say of the same ranks is one verdict, with the cost
-// that the first one gives. `proved_by`: of each verdict of the result.
+// `parts`: at least one, the most detailed first. Equal findings of two parts about the same ranks become one verdict
+// with the first part's cost. `proved_by`: the formats behind each verdict of the result.
 diagnosis::Report JoinReports(const std::vector<Judged>& parts, std::vector<std::vector<SourceFormat>>& proved_by);
 
 }  // namespace taskd::readers

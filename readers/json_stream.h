@@ -1,7 +1,7 @@
-// JSON of any length, as calls of a handler, with memory that does not grow with it.
+// Parses JSON of any length with calls of a handler and constant memory.
 //
-// Traces are many gigabytes of short strings, of which few are of interest: what lies in the buffer is handed over where
-// it lies. (RapidJSON's SAX takes streams byte by byte, and copies.)
+// Traces are many gigabytes of short strings, and few of these matter. So tokens are passed as views into the buffer.
+// (RapidJSON's SAX takes streams byte by byte, and copies.)
 #pragma once
 
 #include <array>
@@ -15,28 +15,28 @@
 
 namespace taskd::readers {
 
-// Tokens, one after the other. A token longer than kMaxToken ends it.
+// Reads tokens, one after the other. A token longer than kMaxToken ends the stream.
 class JsonStream {
  public:
   static constexpr size_t kMaxToken = size_t{16} << 20;
   static constexpr int kEnd = -1;
 
-  // `may_lack_commas`: before a string, as NCCL's RAS writes some lists.
+  // `may_lack_commas`: commas before a string are optional, as in some lists of NCCL's RAS.
   explicit JsonStream(ByteSource& source, bool may_lack_commas = false)
       : source_(source), may_lack_commas_(may_lack_commas) {}
 
-  // The next byte that is no white space, which stays; kEnd: there is none.
+  // Returns the next byte that is not white space, without consuming it; kEnd at the end.
   int Peek();
-  void Take() { ++next_; }  // what Peek() has shown
-  // Over what is no JSON, up to the next `c`, which stays. False: there is none.
+  void Take() { ++next_; }  // consumes the byte from Peek()
+  // Skips text up to the next `c`, without consuming it. Returns false if there is none.
   bool SkipTo(char c);
-  // After the quote that begins it: up to and with the one that ends it. Valid until the next call.
+  // Reads the rest of a string after its opening quote, with the closing quote. The text is valid until the next call.
   bool ReadString(std::string_view& text);
   bool ReadNumber(std::string_view& text);
-  bool ReadLiteral(std::string_view text);  // "true"
+  bool ReadLiteral(std::string_view text);  // consumes `text`, e.g. "true"
 
   uint64_t position() const { return before_ + static_cast<uint64_t>(next_ - buffer_.data()); }
-  // Why no more can be read: neither, it is no JSON.
+  // The reason why reading ended. Both are false: the text is not JSON.
   bool is_cut() const { return cut_; }
   bool token_is_too_long() const { return too_long_; }
   bool may_lack_commas() const { return may_lack_commas_; }
@@ -44,7 +44,7 @@ class JsonStream {
  private:
   bool Fill();
   int Next() { return next_ < end_ || Fill() ? static_cast<unsigned char>(*next_++) : kEnd; }
-  bool Keep(const char* begin);  // in text_, up to next_
+  bool Keep(const char* begin);  // copies the bytes up to next_ to text_
   bool Unescape(std::string_view& text);
 
   ByteSource& source_;
@@ -53,13 +53,13 @@ class JsonStream {
   const char* next_ = buffer_.data();
   const char* end_ = buffer_.data();
   uint64_t before_ = 0;    // bytes before the buffer
-  std::string text_;       // of a token that does not lie in the buffer as it is
-  std::string unescaped_;  // of the last string that was written with escapes
+  std::string text_;       // a token that the buffer does not hold contiguously
+  std::string unescaped_;  // the last string with escapes
   bool cut_ = false, too_long_ = false;
 };
 
-// What a handler is derived from. It has Name(text) of a key, Text(text), Number(text) and, where it wants to know of
-// them, Other() for true, false and null, Begin(is_array) and End(is_array); false ends.
+// Base class of handlers. A handler has Name(text) for a key, Text(text) and Number(text). Optional are Other() for
+// true, false and null, Begin(is_array) and End(is_array). A call that returns false ends the reading.
 template <typename Handler>
 class JsonHandler {
  public:
@@ -67,15 +67,15 @@ class JsonHandler {
 
   explicit JsonHandler(JsonStream& stream) : stream_(stream) {}
 
-  // Reads a value. False: the stream or the handler ended it.
+  // Reads a value. Returns false if the stream or the handler ended it.
   bool Read();
   bool Other() { return true; }
-  bool Bool(bool) { return self().Other(); }  // for handlers that tell them apart
+  bool Bool(bool) { return self().Other(); }  // for handlers that distinguish true and false
   bool Begin(bool) { return true; }
   bool End(bool) { return true; }
 
  protected:
-  size_t depth() const { return depth_; }  // of brackets that are open
+  size_t depth() const { return depth_; }  // number of open brackets
 
  private:
   Handler& self() { return static_cast<Handler&>(*this); }
@@ -133,7 +133,6 @@ bool JsonHandler<Handler>::ReadName() {
 template <typename Handler>
 bool JsonHandler<Handler>::Read() {
   do {
-    // A value.
     int c = stream_.Peek();
     bool is_open = false;
     if (c == '{' || c == '[') {
@@ -144,7 +143,7 @@ bool JsonHandler<Handler>::Read() {
     } else if (!ReadScalar(c)) {
       return false;
     }
-    // What follows it: the ends of those around it, then a comma, or the end of all.
+    // Consumes the brackets that end after the value, then a comma, unless the text ends.
     while (!is_open && depth_ > 0) {
       c = stream_.Peek();
       is_open = c == ',' || (c == '"' && stream_.may_lack_commas());
@@ -157,7 +156,8 @@ bool JsonHandler<Handler>::Read() {
   return true;
 }
 
-// Runs `handler` over `source`. Empty, or what is wrong with it and where; what came before has been handed over.
+// Runs `handler` over `source`. Returns an empty string, or the defect and its position; the data before it has been
+// handed over.
 template <typename Handler>
 std::string ReadJson(ByteSource& source, JsonStream& stream, Handler& handler) {
   if (handler.Read()) return "";

@@ -1,4 +1,4 @@
-// Which kernel a slow rank spends its excess in, where its trace has kernels.
+// Finds the kernel in which a slow rank spends its excess, if its trace has kernels.
 #pragma once
 
 #include <cstdint>
@@ -14,10 +14,10 @@ namespace taskd::readers {
 
 class KernelEvidence {
  public:
-  // Before the folds are handed over; takes the kernels away.
+  // Takes the kernels of a rank. Must come before the merge takes the rank's step summaries.
   void AddRank(int rank, FoldedTrace& folded);
-  // To a verdict on a rank's own time: the kernel that takes most longer than the peers', or where no peer has it than
-  // before the onset; if it holds a good part of the excess.
+  // Adds a kernel to a verdict on a rank's self time: the one with the largest excess over the peers, or over the time
+  // before the onset if no peer has the kernel. Adds it only if it is a sufficient share of the rank's excess.
   void AddTo(diagnosis::Verdict& verdict, const diagnosis::Engine& engine) const;
 
  private:
@@ -29,7 +29,7 @@ class KernelEvidence {
     double ms = 0;
     int64_t steps = 0;
   };
-  // Of the steps from `first` to `last`, also those in which it did not run.
+  // The mean over the steps from `first` to `last`, with those in which the kernel did not run.
   static Mean MeanOf(const Rank& rank, const KernelTimes& kernel, int64_t first, int64_t last);
   const KernelTimes* Find(int rank, const std::string& name) const;
 

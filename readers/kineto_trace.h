@@ -1,5 +1,5 @@
-// Traces of PyTorch's profiler (Kineto's and the older one's chrome traces): a JSON object with "traceEvents", or their
-// array alone. docs/from-other-tools.md says what of them is used.
+// Reads traces of PyTorch's profiler (Kineto's and the older one's chrome traces): a JSON object with "traceEvents", or
+// the array alone. docs/from-other-tools.md describes their use.
 #pragma once
 
 #include <cstddef>
@@ -9,7 +9,7 @@
 
 namespace taskd::readers {
 
-// Reads to the end, or to where the file is damaged: then `note` says what and where, and what came before counts.
+// If the file is damaged, `note` states the defect and its position, and the data before it counts.
 TraceRank ReadKinetoTrace(ByteSource& source, size_t max_events);
 
 }  // namespace taskd::readers

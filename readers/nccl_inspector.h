@@ -1,8 +1,8 @@
-// What NCCL's Inspector plugin writes: a file a process, JSON lines with the size and the time of each operation, and
-// neither steps nor when an operation began. docs/from-other-tools.md says what of it is used.
+// Reads files of NCCL's Inspector plugin: one file per process, JSON lines with the size and the duration of each
+// operation, without steps and begins. docs/from-other-tools.md describes their use.
 //
-// Design: the shortest time of an operation over its members is its transfer's, since the last one to arrive waits for
-// nobody. All members number a communicator's operations alike; stretches of these numbers stand for steps.
+// Design: the shortest duration of an operation over its members is its transfer, because the last member to arrive
+// does not wait. All members number a communicator's operations alike; ranges of these numbers stand for steps.
 #pragma once
 
 #include <array>
@@ -18,9 +18,9 @@
 
 namespace taskd::readers {
 
-// The operations of one communicator, collectives or point-to-point, that one process has seen.
+// The operations of one communicator, collectives or point-to-point, that one process has recorded.
 struct InspectorSequence {
-  // Of one kind, size and peer, in one window.
+  // Sums over one kind, size and peer in one window.
   struct Sums {
     uint32_t count = 0;
     uint64_t bytes = 0, duration_ns = 0, min_ns = UINT64_MAX;
@@ -36,7 +36,7 @@ struct InspectorSequence {
   static constexpr uint64_t kMaxWindows = 256;
 
   void Add(uint64_t number, const Channel& channel, uint64_t bytes, uint64_t duration_ns);
-  // Windows of 2^`wanted` operations from now on, at least what it is.
+  // Sets the window size to at least 2^`wanted` operations; it never shrinks.
   void Widen(int wanted);
 
   int shift = 0;  // log2 of the operations in a window
@@ -52,26 +52,26 @@ struct InspectorCommunicator {
 struct InspectorProcess {
   std::string host;
   int64_t pid = 0;
-  uint64_t last_us = 0;  // when the last record was written; 0: unknown
+  uint64_t last_us = 0;  // Unix time of the last record; 0: unknown
   std::map<std::string, InspectorCommunicator> communicators;
   uint64_t records = 0;
-  std::string note;  // what is wrong with the file; empty: nothing
+  std::string note;  // defects of the file; empty: none
 };
 
-// Whether both are files of one process: it is one rank of a communicator.
+// Whether both files are of one process, which they are if both are the same rank of a communicator.
 bool AreOfOneProcess(const InspectorProcess& a, const InspectorProcess& b);
 
-// Reads to the end, or to where the file is damaged: then `note` says what and where, and what came before counts.
+// If the file is damaged, `note` states the defect and its position, and the data before it counts.
 InspectorProcess ReadNcclInspector(ByteSource& source);
 
-// The folds of all processes of a job, in the order of `processes`, which are taken away.
+// The step summaries of all processes of a job, in the order of `processes`, whose data is moved out.
 struct InspectorRank {
   int rank = -1;
   FoldedTrace folded;
 };
 struct InspectorJob {
   std::vector<InspectorRank> ranks;
-  int world_size = 0;  // 0: no communicator has everybody, and ranks are numbers by host and process
+  int world_size = 0;  // 0: no communicator has all processes, and ranks are numbers by host and process
 };
 InspectorJob FoldInspector(std::vector<InspectorProcess*> processes);
 

@@ -1,4 +1,4 @@
-// Numbers as JSON and CSV write them, read without a detour over doubles where that would lose digits.
+// Reads numbers from JSON and CSV exactly; doubles would lose digits.
 #pragma once
 
 #include <charconv>
@@ -9,19 +9,19 @@
 
 namespace taskd::readers {
 
-// Times are microseconds. A count of so many of them since 1970 would be after the year 5000: it is nanoseconds.
+// Times are microseconds. A larger value would be after the year 5000, so it is nanoseconds.
 inline constexpr double kNanosecondsFrom = 1e17;
 
-// "1712861234567890.123" microseconds, exactly.
+// An exact time from text such as "1712861234567890.123" (microseconds).
 struct Stamp {
   uint64_t ns = 0;
-  bool is_ns = false;  // it was nanoseconds already
+  bool is_ns = false;  // the text was nanoseconds
 };
 
-// Nothing: it is no number from 0 on, or too large.
+// nullopt: the text is not a number from 0 on, or it is too large.
 std::optional<Stamp> ReadStamp(std::string_view text);
 
-// All of `text`, or `otherwise`.
+// Parses all of `text`; returns `otherwise` if that fails.
 template <typename Number>
 Number ReadNumber(std::string_view text, Number otherwise) {
   Number number{};

@@ -1,5 +1,5 @@
-// Python's pickle, read without Python: plain data alone. No class, no call, no import is executed, or can be expressed:
-// an opcode that would ask for one is refused.
+// Reads Python's pickle without Python, restricted to plain data. It cannot express or execute a class, a call or an
+// import: an opcode that needs one is refused.
 #pragma once
 
 #include <string>
@@ -9,12 +9,13 @@
 
 namespace taskd::readers {
 
-// Whether it begins as one of protocols 2 to 5, which say so, or of 0 or 1, as a dictionary or what a class made.
+// Whether `begin` looks like a pickle: protocols 2 to 5 state it; 0 and 1 are recognized by a dictionary or a class
+// instance.
 bool IsPickle(std::string_view begin);
 
-// Protocols 0 to 5. Empty, or what is wrong and where. Where it is cut or too large, the tree has what was built before,
-// with the outermost container as its root; where it is refused ("opcode 0x63 is not one of plain data at byte 12"), or
-// is none of one value, nothing.
+// Reads protocols 0 to 5. Returns an empty string, or the defect and its position. If the pickle is cut or too large,
+// the tree has the values built so far, with the outermost container as its root. If it is refused ("opcode 0x63 is not
+// one of plain data at byte 12"), or is not exactly one value, the tree is empty.
 std::string ReadPickle(std::string_view bytes, ValueTree& tree);
 
 }  // namespace taskd::readers

@@ -1,8 +1,8 @@
-// The ranks whose steps profilers have written down, judged beside each other.
+// Judges the steps that profilers have recorded on several ranks.
 //
 // Design:
-// 1. Files of one rank are windows of one profile where their steps do not overlap.
-// 2. Clocks are aligned before folds are compared: files have the clocks of their hosts, or begin at 0.
+// 1. Files of one rank whose steps do not overlap are windows of one profile.
+// 2. Clocks are aligned before steps are compared: each file has its host's clock, or begins at 0.
 #pragma once
 
 #include <cstddef>
@@ -22,19 +22,19 @@ namespace taskd::readers {
 
 class ProfiledRanks {
  public:
-  // Takes the folds of those files of `read` that have a rank and are of a format that `is_of` says; files whose steps
-  // another one has get a note. `world_size`: 0: no file says. Keeps `read`.
+  // Takes the step summaries of those files of `read` that have a rank and a format that `is_of` accepts. Files whose
+  // steps another file already has get a note. `world_size`: 0: unknown. Keeps a reference to `read`.
   ProfiledRanks(std::vector<SourceContent>& read, int world_size, const std::function<bool(SourceFormat)>& is_of);
 
   bool empty() const { return ranks_.empty(); }
-  std::vector<SourceRank> TakeRanks() { return std::move(source_ranks_); }  // ascending; after Judge
+  std::vector<SourceRank> TakeRanks() { return std::move(source_ranks_); }  // ascending; call after Judge
 
-  // Takes the folds; once. `on_engine` is called after the last step.
+  // Takes the summaries, so it may be called once. `on_engine` is called after the last step.
   diagnosis::Report Judge(const StepSeen& on_step, const std::function<void(const diagnosis::Engine&)>& on_engine);
 
  private:
   struct Rank {
-    std::vector<size_t> files;  // indices of read_, in the order of their steps
+    std::vector<size_t> files;  // indices in read_, in the order of their steps
     FoldedTrace folded;
     std::string host;
   };
@@ -49,7 +49,7 @@ class ProfiledRanks {
   std::vector<SourceContent>& read_;
   const int world_size_;
   std::map<int, Rank> ranks_;
-  std::vector<SourceRank> source_ranks_;  // as ranks_
+  std::vector<SourceRank> source_ranks_;  // in the order of ranks_
   std::map<std::string, int> nodes_;      // by host
   std::vector<int> without_steps_, without_ops_, without_times_;
   bool counted_ = false;  // steps have no numbers

@@ -1,4 +1,4 @@
-// Lists of ranks as PyTorch writes them into texts.
+// Reads lists of ranks from PyTorch's texts.
 #pragma once
 
 #include <string_view>
@@ -6,7 +6,7 @@
 
 namespace taskd::readers {
 
-// "[0, 1, 2]". Empty: unknown, also where it is cut ("[0, 1, ...]") or no rank is in it.
+// Reads "[0, 1, 2]". Empty: unknown; also if the list is cut ("[0, 1, ...]") or contains no rank.
 std::vector<int> ReadRankList(std::string_view text);
 
 }  // namespace taskd::readers

@@ -1,4 +1,4 @@
-// One file of what other tools wrote, or a profiler's folder, read to its end.
+// Reads one file of another tool, or one profiler's folder, completely.
 #pragma once
 
 #include <cstddef>
@@ -21,15 +21,15 @@ struct SourceContent {
   SourceFile file;
   SourceFormat format = SourceFormat::kUnknown;
   int rank = -1;                 // -1: unknown
-  bool is_rank_of_name = false;  // only the file's name says the rank
+  bool is_rank_of_name = false;  // the rank comes only from the file's name
   int world_size = 0;            // 0: unknown
   std::string host;
   uint64_t records = 0;
-  std::string note;   // what is wrong with it; empty: nothing
-  std::string seems;  // of an unknown format: as WhatItSeems says
-  // What is in it, by its format.
+  std::string note;   // defects of the file; empty: none
+  std::string seems;  // unknown format: the text of WhatItSeems
+  // The content, by format.
   FoldedTrace folded;
-  bool has_times = true;  // else its steps begin at no time of day
+  bool has_times = true;  // otherwise its steps have no absolute times
   InspectorProcess inspected;
   FlightDump dump;
   std::vector<RasState> ras;
@@ -37,12 +37,14 @@ struct SourceContent {
   bool is_dump() const { return format == SourceFormat::kFlightRecorder; }
 };
 
-// Whatever it is. `max_events`: that are kept of a profiler's, while it is read. `memory`: the thread's.
+// Reads a file of any format. `max_events`: limit of a profile's events in memory while it is read. `memory`: the
+// thread's.
 SourceContent ReadSource(const SourceFile& file, size_t max_events, HangTables& tables, DumpMemory& memory);
-// The events of a profiler's file, which ReadSource has folded. None: it is gone, or something else now.
+// Reads the events of a profile that ReadSource has read before. Empty if the file is gone or has changed to another
+// format.
 TraceRank ReadEvents(const SourceFile& file, size_t max_events);
 
-// To what is wrong with a file; `more` may be empty.
+// Appends to a file's note; `more` may be empty.
 void AddNote(std::string& note, std::string_view more);
 
 }  // namespace taskd::readers

@@ -1,4 +1,4 @@
-// The answer from other tools' files, for people and for programs: the report as ever, and what the files add to it.
+// Renders the diagnosis of other tools' files for people and for programs: the report, and what the files add to it.
 #pragma once
 
 #include <string>
@@ -7,7 +7,7 @@
 
 namespace taskd::readers {
 
-// One line: diagnosis::RenderJson's object, with "sources" where there are any.
+// One line: diagnosis::RenderJson's object, with "sources" if there are any.
 std::string RenderJson(const SourcesDiagnosis& diagnosis, const std::string& job);
 std::string RenderText(const SourcesDiagnosis& diagnosis, const std::string& job);
 

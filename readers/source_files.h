@@ -1,4 +1,4 @@
-// The files that `--from` names, and what each of them is: by its content, never by its name.
+// Finds the files that `--from` names, and the format of each: by its content, never by its name.
 #pragma once
 
 #include <cstdint>
@@ -13,7 +13,7 @@ namespace taskd::readers {
 
 enum class SourceFormat : uint8_t {
   kUnknown,
-  kMarks,  // of TaskD, in folders of their own (readers/mark_directory.h)
+  kMarks,  // TaskD's mark files, in folders of their own (readers/mark_directory.h)
   kKinetoTrace,
   kAscendProfile,
   kNcclInspector,
@@ -21,36 +21,37 @@ enum class SourceFormat : uint8_t {
   kNcclRas
 };
 
-// As in `taskd diagnose --json`: "marks", "kineto", "ascend", "nccl_inspector", "flight_recorder", "nccl_ras", "unknown".
+// The name in `taskd diagnose --json`: "marks", "kineto", "ascend", "nccl_inspector", "flight_recorder", "nccl_ras",
+// "unknown".
 const char* Name(SourceFormat format);
-// The one of this name; kUnknown: there is none.
+// The format with this name; kUnknown if there is none.
 SourceFormat FormatNamed(std::string_view name);
-// As people call such files: "PyTorch profiler traces".
+// The name of such files for people: "PyTorch profiler traces".
 const char* TitleOf(SourceFormat format);
 
 struct SourceFile {
   std::string path;
-  uint64_t bytes = 0;              // when it was found; 0 for standard input
-  std::vector<std::string> parts;  // of a folder that is read as one file; empty: it is one
+  uint64_t bytes = 0;              // size when it was found; 0 for standard input
+  std::vector<std::string> parts;  // files of a folder that is read as one file; otherwise empty
 };
 
-// Patterns that the shell did not expand become the paths that they match; other paths, and those that match nothing, stay.
+// Expands patterns that the shell did not expand. Other paths, and patterns without a match, stay as they are.
 std::vector<std::string> ExpandPatterns(const std::vector<std::string>& paths);
 
-// Files, folders (what is below them too), patterns as above, and "-". In order of their paths, each
-// once. Names in folders that begin with a dot, and what is `skipped`, are left alone. INVALID_ARGUMENT: one of `paths` is
-// not there, or there are more than kMaxFiles.
+// Finds files, folders (recursively), patterns as above, and "-". The result is ordered by path, without duplicates.
+// Names in folders that begin with a dot, and `skipped` paths, are ignored. INVALID_ARGUMENT: one of `paths` does not
+// exist, or there are more than kMaxFiles files.
 absl::StatusOr<std::vector<SourceFile>> FindSourceFiles(const std::vector<std::string>& paths,
                                                         const std::set<std::string>& skipped = {});
 inline constexpr size_t kMaxFiles = 1 << 20;
 
-// `begin`: at least the first 64 KiB of it, unpacked. Never kMarks.
+// `begin`: at least the first 64 KiB of the file, unpacked. Never returns kMarks.
 SourceFormat FormatOf(std::string_view begin);
-// Of a file of no known format: what it seems to be, and which command gives what is read instead. "is empty", "is the text of
-// ncclras; …". Empty: nothing is known of it.
+// For a file of unknown format: what it seems to be, and which command gives a known format. Examples: "is empty", "is
+// the text of ncclras; …". Empty: unknown.
 std::string WhatItSeems(std::string_view begin, const std::string& path);
 
-// Of "HOST_PID.TIME.pt.trace.json" as PyTorch's tensorboard_trace_handler calls its files; empty: unknown.
+// The host in "HOST_PID.TIME.pt.trace.json", as PyTorch's tensorboard_trace_handler names its files; empty: unknown.
 std::string HostOfPath(const std::string& path);
 
 }  // namespace taskd::readers

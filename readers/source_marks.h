@@ -1,5 +1,5 @@
-// The marks of one rank, whatever they are read from: its mark files, or what a profiler wrote, whose events are then
-// marks as the diagnosis has folded them.
+// Reads the marks of one rank from its mark files, or from a profiler's files. The events of a profile become the marks
+// that the diagnosis has used.
 #pragma once
 
 #include <cstddef>
@@ -21,29 +21,29 @@ struct SourceRank {
   int rank = 0;
   int node = -1;                   // -1: unknown
   std::string host;                // empty: unknown
-  int64_t clock_offset_ns = 0;     // how far its clock is ahead of the reference
-  std::string folder;              // of its mark files; empty: it has none
-  std::vector<SourceFile> files;   // of a profiler, in the order of their steps
-  std::vector<GroupInfo> groups;   // of these files
-  bool has_times = true;           // else its steps begin at no time of day: there is no time line of it
-  uint64_t first_ns = UINT64_MAX;  // of the first of their marks, by their own clock; as here: not known
-  uint64_t bytes = 0;              // of all its files, when they were found
-  std::vector<int> peers;          // of an accused one: who it was compared with
+  int64_t clock_offset_ns = 0;     // how far its clock is ahead of the reference clock
+  std::string folder;              // folder of its mark files; empty: none
+  std::vector<SourceFile> files;   // profiler's files, in the order of their steps
+  std::vector<GroupInfo> groups;   // groups in these files
+  bool has_times = true;           // otherwise its steps have no absolute times, and there is no time line of it
+  uint64_t first_ns = UINT64_MAX;  // first of their marks, by their own clock; UINT64_MAX: not known
+  uint64_t bytes = 0;              // size of all its files, when they were found
+  std::vector<int> peers;          // for an accused rank: the ranks it was compared with
 };
 
 // Those of `ranks` that the verdict accuses.
 std::vector<int> AccusedBy(const diagnosis::Verdict& verdict, const std::vector<SourceRank>& ranks);
-// Of all that the report accuses.
+// Fills in the peers of all ranks that the report accuses.
 void AddPeers(const diagnosis::Report& report, const diagnosis::Engine& engine, std::vector<SourceRank>& ranks);
-// ranks.size(): it is not there.
+// Returns ranks.size() if the rank is not there.
 size_t IndexOf(int rank, const std::vector<SourceRank>& ranks);
 
-// `use` returns whether it wants more; `bytes`: of the rank's files, up to this mark. What could not be read, else OK; a
-// file that has gone since is as if it had never been there.
+// `use` returns false to stop. `bytes`: bytes of the rank's files up to this mark. Returns OK, or the error of a file
+// that could not be read; a file that is gone meanwhile is skipped.
 using UseMark = std::function<bool(const MarkRecord& mark, uint64_t bytes)>;
 absl::Status ForEachMark(const SourceRank& rank, const UseMark& use);
 
-// With labels and members, as far as they are known.
+// The rank's groups with labels and members, as far as they are known.
 std::vector<GroupInfo> GroupsOf(const SourceRank& rank);
 
 }  // namespace taskd::readers

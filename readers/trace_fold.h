@@ -1,4 +1,4 @@
-// The events of a profiler's trace into the folds of its steps: as if the rank had marked them (marks/mark_fold.h).
+// Computes step summaries from the events of a profiler's trace, as if the rank had marked them (marks/mark_fold.h).
 #pragma once
 
 #include <cstdint>
@@ -15,10 +15,10 @@
 
 namespace taskd::readers {
 
-// Which events counted as steps.
+// The events that counted as steps.
 enum class StepSource : uint8_t { kNone, kNumbered, kCounted, kOptimizer };
 
-// What a kernel took in each step in which it ran.
+// The time of a kernel in each step in which it ran.
 struct KernelTimes {
   std::string name;
   std::vector<std::pair<int64_t, float>> ms;  // by step, ascending
@@ -29,24 +29,27 @@ struct FoldedTrace {
   std::vector<GroupInfo> groups;
   StepSource steps = StepSource::kNone;
   bool has_ops = false;
-  std::vector<KernelTimes> kernels;  // those that took most
-  uint64_t first_ns = UINT64_MAX;    // of the first event that counts, by the trace's own clock; without any as here
+  std::vector<KernelTimes> kernels;  // those with the longest total time
+  uint64_t first_ns = UINT64_MAX;    // first event that counts, by the trace's own clock; UINT64_MAX: none
 };
 
-// Takes the events away. A group of which nothing is known has all of the job's ranks: `world_size`, 0: not known.
+// Moves the events out of `trace`. If it has one group without members, these are all of the job's ranks (`world_size`,
+// unless it is unknown).
 FoldedTrace FoldTrace(TraceRank&& trace);
 
-// Takes the events away: the marks that they are folded as, in the order of time. `use` returns whether it wants more.
+// Moves the events out, and passes the marks of which their summaries consist to `use` in the order of time. `use`
+// returns false to stop.
 using UseTraceMark = std::function<bool(const MarkRecord& mark)>;
 void UseTraceMarks(TraceRank&& trace, const UseTraceMark& use);
 
-// How far the clock of each rank is ahead of the first one's, in the order of `ranks`: all members of a collective end
-// it at about the same moment. Where no collective connects two ranks, by the ends of the steps that both have, else 0.
+// Returns how far the clock of each rank is ahead of the first rank's, in the order of `ranks`. All members of a
+// collective end it at about the same time. If no collective connects two ranks, the ends of their common steps do;
+// otherwise 0.
 std::vector<int64_t> ClockOffsetsOf(const std::vector<const FoldedTrace*>& ranks);
-// Moves all stamps of the folds back by `offset_ns`.
+// Moves all stamps of the step summaries back by `offset_ns`.
 void ShiftClock(int64_t offset_ns, std::deque<StepFold>& folds);
 
-// Folds that are all there.
+// A stream whose step summaries are all available from the start.
 class FoldedStream final : public FoldStream {
  public:
   FoldedStream(int rank, FoldedTrace&& trace) : FoldStream(rank), groups_(std::move(trace.groups)) {

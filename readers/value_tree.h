@@ -1,5 +1,5 @@
-// A small document (a dump of a flight recorder) as a tree, whichever format it was written in. Bounded: what is too
-// large is refused by who builds it.
+// A small document (a dump of a flight recorder) as a tree, independent of its format. Its size is limited: the builder
+// refuses a document that is too large.
 #pragma once
 
 #include <cstddef>
@@ -18,16 +18,16 @@ class ValueTree {
   static constexpr size_t kMaxNodes = size_t{1} << 22;
   static constexpr size_t kMaxTextBytes = size_t{64} << 20;
 
-  // Empty again; keeps the memory.
+  // Makes the tree empty; keeps the memory.
   void Clear();
 
-  // Nothing() once it is full.
+  // Returns Nothing() if the tree is full.
   Id Add(Kind kind, int64_t number = 0);
-  Id AddText(std::string_view text);    // copies it; text() of others is invalid then
-  Id AddNumber(std::string_view text);  // kReal where it is none of 64 bits
+  Id AddText(std::string_view text);    // copies it; invalidates the results of text()
+  Id AddNumber(std::string_view text);  // kReal if it is not an integer of 64 bits
   bool is_full() const { return nodes_.size() >= kMaxNodes || text_.size() > kMaxTextBytes; }
-  // To a list items, to a map keys and values in turns; items() of others is invalid then. The same node may stand in
-  // several places.
+  // Appends items to a list, or alternating keys and values to a map; invalidates the results of items(). A node may be
+  // in several places.
   void Append(Id id, std::span<const Id> more);
   void SetRoot(Id id) { root_ = id; }
 
@@ -35,9 +35,9 @@ class ValueTree {
   Kind kind(Id id) const { return nodes_[id].kind; }
   int64_t number(Id id) const;  // of a number, or of a text that is one; else -1
   bool is_true(Id id) const { return kind(id) == Kind::kBool && nodes_[id].number != 0; }
-  std::string_view text(Id id) const;      // empty if it is none
-  std::span<const Id> items(Id id) const;  // of a list; of a map keys and values in turns; else none
-  // The value of a map's key; Nothing(): it is no map or has no such key.
+  std::string_view text(Id id) const;      // empty if it is not a text
+  std::span<const Id> items(Id id) const;  // of a list; alternating keys and values of a map; else empty
+  // The value of a map's key; Nothing() if it is not a map or lacks the key.
   Id Find(Id map, std::string_view key) const;
   static constexpr Id Nothing() { return 0; }
 
@@ -45,14 +45,14 @@ class ValueTree {
   struct Node {
     Kind kind = Kind::kNone;
     uint32_t size = 0;   // bytes of a text, items of a list or map
-    int64_t number = 0;  // or where in text_ they begin, or which of lists_
+    int64_t number = 0;  // or begin in text_, or index in lists_
   };
   struct List {
     size_t begin = 0;  // in items_
-    size_t room = 0;   // there
+    size_t room = 0;   // capacity there
   };
 
-  std::vector<Node> nodes_ = {Node{}};  // the first is Nothing()
+  std::vector<Node> nodes_ = {Node{}};  // the first one is Nothing()
   std::string text_;
   std::vector<List> lists_;
   std::vector<Id> items_;
