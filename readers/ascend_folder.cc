@@ -27,7 +27,7 @@ std::string FolderOf(std::string_view path) {
   return slash == std::string_view::npos ? "." : std::string(path.substr(0, slash));
 }
 
-// "parallel_group_info": {"<name>": {"group_name": "dp", "group_rank": 0, "global_ranks": [0, 1]}, …}
+// Example: "parallel_group_info": {"<name>": {"group_name": "dp", "group_rank": 0, "global_ranks": [0, 1]}, …}
 class MetadataHandler : public JsonHandler<MetadataHandler> {
  public:
   MetadataHandler(JsonStream& stream, AscendRank& rank) : JsonHandler(stream), rank_(rank) {}
@@ -73,14 +73,14 @@ class MetadataHandler : public JsonHandler<MetadataHandler> {
 
   AscendRank& rank_;
   bool in_groups_ = false;
-  std::string key_;  // of a group
+  std::string key_;  // in a group
   GroupInfo group_;
   std::vector<int> ranks_;
   bool is_usable_ = true;
   size_t members_ = 0;
 };
 
-// N of "profiler_info_N.json".
+// The N of "profiler_info_N.json".
 int RankOfInfo(std::string_view name) {
   constexpr std::string_view kBegin = "profiler_info_", kEnd = ".json";
   if (!name.starts_with(kBegin) || !name.ends_with(kEnd) || name.size() <= kBegin.size() + kEnd.size()) return -1;
@@ -99,7 +99,7 @@ int RankOfFolder(const std::string& folder) {
   return -1;
 }
 
-// Of "<host>_<pid>_<time>_ascend_pt".
+// The host in "<host>_<pid>_<time>_ascend_pt".
 std::string HostOfFolder(std::string_view name) {
   for (std::string_view end : {"_ascend_pt", "_ascend_ms"}) {
     if (!name.ends_with(end)) continue;
@@ -114,7 +114,7 @@ std::string HostOfFolder(std::string_view name) {
   return "";
 }
 
-// As the profiler numbers process groups: two polynomials over the bytes of the name.
+// The profiler's number of a process group: two polynomials over the bytes of the name.
 std::string HashOfGroup(std::string_view name) {
   uint32_t high = 0, low = 0;
   for (char c : name) {
@@ -165,7 +165,7 @@ AscendRank FindAscendRank(const std::string& path) {
   AscendRank rank;
   const std::string folder = FolderOf(path);
   const bool is_output = NameOf(folder) == kOutput;
-  const std::string above = is_output ? FolderOf(folder) : folder;  // somebody may have put all files together
+  const std::string above = is_output ? FolderOf(folder) : folder;  // a user may have put all files into one folder
   rank.rank = RankOfFolder(above);
   rank.host = HostOfFolder(NameOf(above));
   absl::StatusOr<ByteSource> metadata = ByteSource::Open(absl::StrCat(above, "/profiler_metadata.json"));
@@ -182,7 +182,7 @@ void ReadAscendMetadata(ByteSource& source, AscendRank& rank) {
 void NameAscendGroups(const std::vector<GroupInfo>& known, std::vector<GroupInfo>& groups) {
   constexpr size_t kShort = 3;
   std::map<std::string, const GroupInfo*> by_hash;
-  std::map<std::string, const GroupInfo*> by_end;  // null: of several
+  std::map<std::string, const GroupInfo*> by_end;  // null: several groups end so
   for (const GroupInfo& group : known) {
     const std::string hash = HashOfGroup(group.name);
     by_hash[hash] = by_hash[group.name] = &group;

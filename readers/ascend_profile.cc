@@ -19,9 +19,9 @@ namespace {
 constexpr size_t kMaxProfiledSteps = 1 << 20;
 constexpr size_t kMaxSumsBytes = size_t{64} << 20;
 constexpr uint64_t kMaxUnits = uint64_t{1} << 52;
-constexpr uint64_t kBeginNs = 1'000'000'000;  // of steps without times
+constexpr uint64_t kBeginNs = 1'000'000'000;  // begin of steps without times
 
-// "15.409448" of a larger unit. 0: it is no number, or too large.
+// Reads "15.409448" of a larger unit. 0: it is not a number, or too large.
 uint64_t ReadUnits(std::string_view text, double of_unit) {
   const double count = ReadNumber(text, -1.0) * of_unit;
   return count > 0 && count < static_cast<double>(kMaxUnits) ? static_cast<uint64_t>(count) : 0;
@@ -29,7 +29,7 @@ uint64_t ReadUnits(std::string_view text, double of_unit) {
 
 }  // namespace
 
-// {"step12": {"p2p": {…}, "collective": {"hcom_allReduce__844_0_1@13681369207305868844": {
+// Example: {"step12": {"p2p": {…}, "collective": {"hcom_allReduce__844_0_1@13681369207305868844": {
 //   "Communication Time Info": {"Start Timestamp(us)": …, "Elapse Time(ms)": …, …},
 //   "Communication Bandwidth Info": {"RDMA": {"Transit Size(MB)": …}, …}}}}}
 class AscendProfile::OpsHandler : public JsonHandler<OpsHandler> {
@@ -98,7 +98,7 @@ class AscendProfile::OpsHandler : public JsonHandler<OpsHandler> {
   std::array<uint64_t, 3> transport_bytes_{};
 };
 
-// Positions in a row; -1: not there.
+// Column numbers in a row; -1: missing.
 struct AscendProfile::Columns {
   int device = -1, step = -1, computing = -1, exposed = -1, communication = -1, free = -1, bubble = -1;
   int count = 0;
@@ -166,7 +166,7 @@ void AscendProfile::AddSums(const Columns& columns, std::string_view row) {
     const absl::string_view text = absl::StripAsciiWhitespace(values[static_cast<size_t>(column)]);
     return std::string_view(text.data(), text.size());
   };
-  if (values.size() < static_cast<size_t>(columns.count)) return;  // it is cut, or empty
+  if (values.size() < static_cast<size_t>(columns.count)) return;  // the row is cut, or empty
   const std::string_view device = value(columns.device);
   if (trace_.records == 0 || device_.empty()) device_ = device.substr(0, kMaxNameBytes);
   ++trace_.records;
@@ -183,7 +183,7 @@ void AscendProfile::AddSums(const Columns& columns, std::string_view row) {
   is_pipeline_ = is_pipeline_ || ReadUnits(value(columns.bubble), 1e3) > 0;
 }
 
-// Null: it has no number, or there are too many.
+// Null: the text has no number, or there are too many steps.
 AscendProfile::Step* AscendProfile::StepOf(std::string_view text) {
   if (text.starts_with("step")) text.remove_prefix(4);
   const int64_t number = ReadNumber<int64_t>(text, -1);
@@ -228,7 +228,7 @@ void AscendProfile::AddNote(std::string_view note) {
 
 TraceRank AscendProfile::Take() {
   const bool has_ops = this->has_ops();
-  if (!has_ops) trace_.groups = {{}};  // of everybody
+  if (!has_ops) trace_.groups = {{}};  // a group of all ranks
   int64_t before = -2;
   uint64_t end_ns = kBeginNs;
   for (const auto& [number, step] : steps_) {

@@ -16,7 +16,7 @@
 namespace taskd::readers {
 namespace {
 
-constexpr int kGzipOnly = 16 + MAX_WBITS;  // as inflateInit2 wants it
+constexpr int kGzipOnly = 16 + MAX_WBITS;  // as inflateInit2 expects it
 
 }  // namespace
 
@@ -36,7 +36,7 @@ ByteSource& ByteSource::operator=(ByteSource&&) noexcept = default;
 ByteSource::~ByteSource() = default;
 
 absl::StatusOr<ByteSource> ByteSource::Open(const std::string& path) {
-  // Not blocking: it may be a pipe that nobody writes to.
+  // O_NONBLOCK: a pipe without a writer would block the open.
   UniqueFd fd(path == "-" ? ::dup(STDIN_FILENO) : ::open(path.c_str(), O_RDONLY | O_NONBLOCK | O_NOCTTY | O_CLOEXEC));
   struct stat status;
   if (!fd.valid() || ::fstat(fd.get(), &status) != 0) {
@@ -123,7 +123,7 @@ size_t ByteSource::ReadGzip(char* data, size_t size) {
     if (stream.avail_in == 0) {
       const size_t got = ReadFile(inflate_->input.data(), inflate_->input.size());
       if (got == 0) {
-        // Between two members, or before the first.
+        // The input ends between two members, or before the first one.
         if (stream.total_in != 0 && damage_.empty()) damage_ = "its gzip ends early";
         return 0;
       }
@@ -132,9 +132,9 @@ size_t ByteSource::ReadGzip(char* data, size_t size) {
     }
     const int result = inflate(&stream, Z_NO_FLUSH);
     if (result == Z_STREAM_END) {
-      inflateReset(&stream);  // files may be put one behind the other
+      inflateReset(&stream);  // gzip files may be concatenated
     } else if (result != Z_OK && result != Z_BUF_ERROR) {
-      // What comes behind the last member is no part of the file (gzip itself leaves it out).
+      // Data after the last member is not part of the file (gzip itself ignores it).
       const bool behind = stream.total_out == 0 && bytes_out_ > 0;
       if (!behind && stream.avail_out == size) damage_ = "its gzip is damaged";
       if (behind || stream.avail_out == size) return 0;

@@ -1,9 +1,9 @@
 // Design:
-// 1. Each rank's marks are folded into steps on their own (marks/mark_fold.h), a chunk of its files at a time. Between
-//    two chunks a rank has neither a buffer nor, when there are many ranks, an open file: only an offset and some
-//    folds.
-// 2. Folds go to the engine beside each other (readers/fold_merge.h). Clocks of nodes that differ only shift what one
-//    step waits for.
+// 1. Each rank's marks are folded into steps separately (marks/mark_fold.h), a chunk of its files at a time. Between
+//    two chunks a rank keeps an offset and some step summaries, but no buffer. If there are many ranks, it keeps no
+//    open file either.
+// 2. Step summaries of all ranks are merged into the engine (readers/fold_merge.h). Clocks that differ between nodes
+//    only shift the waits within a step.
 #include "readers/diagnose_files.h"
 
 #include <fcntl.h>
@@ -31,12 +31,12 @@
 namespace taskd::readers {
 namespace {
 
-// Of one read. Small ones where there are many ranks: folds of a chunk wait in memory until the other ranks' are there.
+// Size of one read. It is small if there are many ranks: summaries of a chunk wait in memory for those of other ranks.
 constexpr size_t kChunksBytes = size_t{256} << 20;
 constexpr size_t kMinChunkBytes = size_t{16} << 10;
 constexpr size_t kMaxChunkBytes = size_t{1} << 20;
 constexpr size_t kMaxLineBytes = size_t{64} << 10;
-// Descriptors for everything but mark files.
+// Descriptors for all uses except mark files.
 constexpr size_t kOtherDescriptors = 64;
 
 class RankStream final : public FoldStream {
@@ -70,11 +70,11 @@ class RankStream final : public FoldStream {
   uint64_t lines() const { return lines_; }
   uint64_t broken_lines() const { return broken_lines_; }
   uint64_t bytes_read() const { return bytes_read_; }
-  // What could not be read; empty: nothing.
+  // The files that could not be read; empty: none.
   const std::string& problem() const { return problem_; }
 
  private:
-  // A rank without the file knows its groups by their names only.
+  // A rank without the file knows its groups only by name.
   void ReadGroups() {
     absl::StatusOr<std::vector<GroupInfo>> groups =
         ReadParallelGroups(absl::StrCat(marks_.folder, "/parallel_group.json"));
@@ -90,7 +90,7 @@ class RankStream final : public FoldStream {
   }
 
   void SkipUnreadable(int error) {
-    // A file that aging has deleted in the meantime is like one that it deleted before.
+    // Aging may have deleted the file meanwhile; such a file is treated like one that was deleted before.
     if (error != ENOENT && problem_.empty()) {
       problem_ = absl::StrCat(marks_.files[file_].path, ": ", std::strerror(error));
     }
@@ -109,7 +109,7 @@ class RankStream final : public FoldStream {
     }
   }
 
-  // Adds the whole lines of `text`; how many bytes they have, and the rest of a line that is skipped.
+  // Adds the whole lines of `text`. Returns their bytes, with the rest of a line that is skipped.
   size_t AddLines(std::string_view text) {
     size_t consumed = 0;
     if (skipping_) {
@@ -131,7 +131,7 @@ class RankStream final : public FoldStream {
   void ReadChunk(std::vector<char>& buffer, size_t chunk_bytes) {
     const MarkFile& file = marks_.files[file_];
     if (!fd_.valid()) {
-      // Not blocking: it may have become a pipe since it was listed.
+      // O_NONBLOCK: the file may have become a pipe since it was listed.
       fd_.reset(::open(file.path.c_str(), O_RDONLY | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC));
       if (!fd_.valid()) return SkipUnreadable(errno);
     }
@@ -147,7 +147,7 @@ class RankStream final : public FoldStream {
     offset_ += consumed;
     bytes_read_ += consumed;
     if (last) {
-      // A line without its end is one that is being written, or that a dying machine left: no defect.
+      // A line without its end is still being written, or its writer died. Neither is a defect.
       if (consumed < text.size()) {
         if (std::optional<MarkRecord> record = ParseMarkRecord(text.substr(consumed), storage_)) fold_->Add(*record);
       }
@@ -166,8 +166,8 @@ class RankStream final : public FoldStream {
   const bool keep_open_;
   bool begun_ = false;
   size_t file_ = 0;
-  uint64_t offset_ = 0;    // in that file, of a line's begin
-  bool skipping_ = false;  // in a line that is too long
+  uint64_t offset_ = 0;    // begin of a line in that file
+  bool skipping_ = false;  // within a line that is too long
   UniqueFd fd_;
   std::string storage_;
   size_t low_water_ = 2;
@@ -179,7 +179,7 @@ class RankStream final : public FoldStream {
   std::string problem_;
 };
 
-// Mark files that may be open at once.
+// The number of mark files that may be open at once.
 size_t DescriptorLimit() {
   rlimit limit;
   if (::getrlimit(RLIMIT_NOFILE, &limit) != 0) return 0;
@@ -236,7 +236,7 @@ class Reader {
     return bytes;
   }
 
-  // Device ids are known once device records were read, and may be learned late.
+  // Device ids are known once device records have been read, which may be late.
   bool FindPlaces(std::vector<diagnosis::RankPlace>& places) {
     bool changed = false;
     for (size_t i = 0; i < owned_.size(); ++i) {
@@ -268,10 +268,10 @@ class Reader {
   const MarkDirectory& directory_;
   const ReadProgress& progress_;
   const size_t chunk_bytes_;
-  std::vector<std::unique_ptr<RankStream>> owned_;  // as MarkDirectory::ranks
+  std::vector<std::unique_ptr<RankStream>> owned_;  // in the order of MarkDirectory::ranks
   const std::vector<FoldStream*> streams_;
   FoldMerge merge_;
-  std::vector<int> nodes_;  // as the engine knows them
+  std::vector<int> nodes_;  // as sent to the engine
   std::vector<int> device_ids_;
 };
 

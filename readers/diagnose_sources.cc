@@ -1,7 +1,7 @@
 // Design:
-// 1. Each file is read once, by one thread, and only what the diagnosis needs of it is kept: the folds of its steps.
-// 2. Marks, profiles and NCCL Inspector number their steps differently: each of the three is judged by itself, and so are
-//    dumps and answers of a hung job. What they prove is put together.
+// 1. Each file is read once, by one thread. Only data that the diagnosis needs is kept: the summaries of its steps.
+// 2. Marks, profiles and NCCL Inspector number their steps differently, so each of the three is judged separately, and
+//    so are dumps and answers of a hung job. The results are joined.
 #include "readers/diagnose_sources.h"
 
 #include <algorithm>
@@ -33,7 +33,7 @@
 namespace taskd::readers {
 namespace {
 
-constexpr size_t kEventsBytes = size_t{512} << 20;  // of all threads, while files are read
+constexpr size_t kEventsBytes = size_t{512} << 20;  // sum over all threads, while files are read
 constexpr size_t kNamedInNote = 3;
 
 bool IsProfile(SourceFormat format) {
@@ -41,12 +41,12 @@ bool IsProfile(SourceFormat format) {
 }
 bool IsInspector(SourceFormat format) { return format == SourceFormat::kNcclInspector; }
 
-// What is named, and what was found.
+// The named paths, and the files found in them.
 struct Found {
   std::optional<MarkDirectory> marks;
   std::vector<SourceFile> files;
-  size_t beside_marks = 0;  // the last so many of them lie in the folders of marks
-  bool only_marks = false;  // were named
+  size_t beside_marks = 0;  // how many of the last ones lie in the folders of marks
+  bool only_marks = false;  // all named paths are folders of marks
 };
 
 class Diagnosis {
@@ -98,13 +98,13 @@ class Diagnosis {
     for (size_t i = 1; i < threads; ++i) others.emplace_back(work, false);
     work(true);
     for (std::thread& other : others) other.join();
-    // Whatever else lies in a folder of marks.
+    // Other files in a folder of marks may have any format, so they get no note.
     for (size_t i = read_.size() - found_.beside_marks; i < read_.size(); ++i) {
       if (read_[i].format == SourceFormat::kUnknown) read_[i].note.clear();
     }
   }
 
-  // That something is known of what was named beside marks, or without any.
+  // Checks that at least one named file, apart from marks, has a known format.
   absl::Status CheckFormats() const {
     if (found_.only_marks) return absl::OkStatus();
     const auto named_end = read_.end() - static_cast<std::ptrdiff_t>(found_.beside_marks);
@@ -128,7 +128,7 @@ class Diagnosis {
                      "folders, NCCL Inspector, flight recorder dumps, answers of NCCL RAS)"));
   }
 
-  // Left out where an earlier file is of the same process.
+  // Leaves the file out if an earlier file is of the same process.
   bool IsInspectedTwice(size_t i) {
     const auto end = read_.begin() + static_cast<std::ptrdiff_t>(i);
     const auto same = std::find_if(read_.begin(), end, [&](const SourceContent& earlier) {
@@ -139,7 +139,7 @@ class Diagnosis {
     return true;
   }
 
-  // Its ranks, and what stands for steps, only all files together tell.
+  // The ranks of the Inspector's files, and the ranges that stand for steps, are known only from all files together.
   void FoldInspected() {
     std::vector<InspectorProcess*> processes;
     std::vector<size_t> files;
@@ -166,7 +166,7 @@ class Diagnosis {
     }
   }
 
-  // Traces of another job than most are left out.
+  // Leaves out traces of another job than that of most traces.
   void CheckJobs() {
     std::map<int, size_t> sizes;
     for (const SourceContent& file : read_) {
@@ -250,7 +250,7 @@ class Diagnosis {
     parts.push_back(std::move(part));
   }
 
-  // What all of them prove, and who proved what where there are several.
+  // Joins the parts; if there are several, records which of them proved each verdict.
   void Join(std::vector<Judged> parts, HangAnswer hang, SourcesDiagnosis& diagnosis) {
     for (Judged& part : parts) {
       if (part.formats[0] != diagnosis.steps_format) continue;
@@ -299,7 +299,7 @@ class Diagnosis {
   std::vector<Source> Sources() const {
     std::vector<Source> sources;
     for (const SourceContent& read : read_) {
-      if (read.format == SourceFormat::kUnknown && read.note.empty()) continue;  // something else that lies there
+      if (read.format == SourceFormat::kUnknown && read.note.empty()) continue;  // an unrelated file in the folder
       sources.push_back({.path = read.file.path,
                          .format = read.format,
                          .rank = read.rank,
@@ -328,16 +328,16 @@ class Diagnosis {
   const Found found_;
   const int threads_;
   const EngineSeen& on_engine_;
-  std::vector<SourceContent> read_;  // as Found::files
+  std::vector<SourceContent> read_;  // in the order of Found::files
   HangTables hang_tables_;
-  int world_size_ = 0;                   // 0: no file says
-  std::vector<uint64_t> steps_of_rank_;  // as MarkDirectory::ranks
-  std::string marks_problem_;            // why nothing is known of them; empty: it is
-  std::string naming_note_;              // as NameRanks says
+  int world_size_ = 0;                   // 0: unknown
+  std::vector<uint64_t> steps_of_rank_;  // in the order of MarkDirectory::ranks
+  std::string marks_problem_;            // why the marks could not be judged; empty: they were
+  std::string naming_note_;              // returned by NameRanks
   std::vector<std::string> inspector_notes_;
 };
 
-// Folders of marks, and other files: those that are named, and those that lie in such a folder.
+// Finds folders of marks and other files: those that are named, and those that lie in such a folder.
 absl::StatusOr<Found> Find(const std::vector<std::string>& paths) {
   Found found;
   std::vector<std::string> others;
@@ -356,14 +356,15 @@ absl::StatusOr<Found> Find(const std::vector<std::string>& paths) {
   std::set<std::string> of_ranks;
   for (const RankMarks& rank : found.marks->ranks) of_ranks.insert(rank.folder);
   files = FindSourceFiles(found.marks->places, of_ranks);
-  if (!files.ok()) return found;  // it has gone, or is too much
+  if (!files.ok()) return found;  // the folder is gone, or too large
   std::vector<SourceFile> beside = JoinAscendFolders(*std::move(files));
   found.beside_marks = beside.size();
   found.files.insert(found.files.end(), beside.begin(), beside.end());
   return found;
 }
 
-// Of paths in which nothing is known: what is said of folders of marks tells most, of a folder that has some, or no files.
+// The error for paths without a known format. The error of a folder of marks is the most specific one, if a path is a
+// folder that has marks or no files.
 absl::Status WhyUnknown(const std::vector<std::string>& paths, const absl::Status& unknown) {
   for (const std::string& path : ExpandPatterns(paths)) {
     absl::StatusOr<std::vector<SourceFile>> files = FindSourceFiles({path});

@@ -26,18 +26,18 @@ namespace {
 constexpr size_t kMaxPickleBytes = size_t{64} << 20;
 constexpr size_t kPieceBytes = size_t{64} << 10;
 constexpr size_t kMaxGroups = 1024;
-constexpr size_t kMaxMembers = size_t{1} << 18;   // of all groups of a dump
-constexpr size_t kMaxListText = size_t{1} << 20;  // "[0, 1, …]" of kMaxRanks
-constexpr size_t kOpsOfGroup = 4;                 // that are completed: the newest
-constexpr size_t kMaxWaiting = 32;                // and the first of those that are not
-constexpr size_t kMaxOps = 512;                   // of a rank, in all
-constexpr size_t kMaxKeys = 64;                   // of an entry
-constexpr size_t kMaxTensors = 64;                // of an entry
-constexpr size_t kMaxDimensions = 16;             // of a tensor
+constexpr size_t kMaxMembers = size_t{1} << 18;   // sum over all groups of a dump
+constexpr size_t kMaxListText = size_t{1} << 20;  // length of "[0, 1, …]" with kMaxRanks ranks
+constexpr size_t kOpsOfGroup = 4;                 // newest completed operations that are kept
+constexpr size_t kMaxWaiting = 32;                // oldest open operations that are kept
+constexpr size_t kMaxOps = 512;                   // per rank
+constexpr size_t kMaxKeys = 64;                   // per entry
+constexpr size_t kMaxTensors = 64;                // per entry
+constexpr size_t kMaxDimensions = 16;             // per tensor
 constexpr size_t kFrames = 12;
-constexpr size_t kMaxText = 256;  // of a name, sizes, a frame
-// Keys and values of entries that are looked at: a pickle may name one entry a million times, in two bytes each. The
-// entries of a buffer of 200,000, of 50 values each, are a third of it.
+constexpr size_t kMaxText = 256;  // per name, sizes or frame
+// Limit of keys and values that are read from entries: a pickle may repeat one entry a million times, in two bytes
+// each. A buffer of 200,000 entries with 50 values each needs a third of it.
 constexpr uint64_t kMaxVisits = uint64_t{1} << 25;
 
 using diagnosis::HangCall;
@@ -76,7 +76,7 @@ class TreeBuilder : public JsonHandler<TreeBuilder> {
     return true;
   }
 
-  // What is open where it was cut has what came before.
+  // Closes the containers that are open where the dump was cut; they keep the values read before.
   void Finish() {
     while (!open_.empty()) End(false);
   }
@@ -89,22 +89,23 @@ class TreeBuilder : public JsonHandler<TreeBuilder> {
   }
 
   ValueTree& tree_;
-  std::vector<Id> items_;                    // of those that are open
-  std::vector<std::pair<Id, size_t>> open_;  // and where in items_ theirs begin
-  std::optional<bool> bool_;                 // that comes as Other()
+  std::vector<Id> items_;                    // items of open containers
+  std::vector<std::pair<Id, size_t>> open_;  // with their begin in items_
+  std::optional<bool> bool_;                 // a bool that Other() will deliver
 };
 
 std::string Safe(std::string_view text) {
   return CutUtf8(ValidUtf8(std::string(text.substr(0, 4 * kMaxText))), kMaxText);
 }
 
-// Of the tensors of a call: how many elements in all, and their shapes.
+// The tensors of a call: number of elements, and shapes.
 struct Amount {
   uint64_t elements = 0;
   std::string shapes;  // "4x1024 + 8"
 };
 
-// Which of an operation's tensors have one size on all its ranks. Of some each rank brings, or gets, its own.
+// Whether an operation's inputs and outputs have one size on all its ranks. In some operations each rank contributes or
+// receives its own size.
 struct Compared {
   bool input = false, output = false;
 };
@@ -143,7 +144,7 @@ class DumpReader {
         dump_.known.is_partial = dump_.known.is_cut = true;
         break;
       }
-      if (tree_.Find(entry, "state") == ValueTree::Nothing()) continue;  // it is cut
+      if (tree_.Find(entry, "state") == ValueTree::Nothing()) continue;  // the entry is cut
       const int64_t record = tree_.number(tree_.Find(entry, "record_id"));
       if (record >= 0) first = std::min(first, record);
       ReadEntry(entry, record >= 0 ? static_cast<uint64_t>(record) : dump_.records);
@@ -162,16 +163,16 @@ class DumpReader {
   struct Group {
     std::string name;
     std::vector<int> members;
-    std::optional<uint32_t> index = {};  // in the tables
+    std::optional<uint32_t> index = {};  // index in the tables
   };
-  // An operation before its group and call are in the tables.
+  // An operation before its group and call are added to the tables.
   struct Op {
     HangOp op;
     uint64_t p2p_number = 0;
     Id entry = ValueTree::Nothing();
     bool is_retired = false;
   };
-  // Sends and receives that were issued as one, in ops_, and the entry behind them.
+  // Sends and receives that were issued together, as a range of ops_, and the entry that follows them.
   struct Batch {
     size_t begin = 0, end = 0;
     HangOp of_all = {};
@@ -192,11 +193,11 @@ class DumpReader {
       if (tree_.items(info).size() > 2 * kMaxKeys) continue;
       std::string_view name = tree_.text(tree_.Find(info, "name"));
       if (name.empty()) name = tree_.text(entries[i]);
-      if (name.empty()) continue;  // gloo: no operation is of that group
+      if (name.empty()) continue;  // gloo: the group has no operation
       const std::string_view description = tree_.text(tree_.Find(info, "desc"));
       const size_t group = GroupOf(name, description);
       if (group == kMaxGroups || !groups_[group].members.empty()) continue;
-      // A list that says nothing, or does not fit any more, is read once, however many groups name it.
+      // A list without information, or beyond the limit, is read once, however many groups refer to it.
       const Id list = tree_.Find(info, "ranks");
       if (unused_lists_.contains(list)) continue;
       std::vector<int> ranks = MembersOf(list);
@@ -225,7 +226,7 @@ class DumpReader {
     return members;
   }
 
-  // kMaxGroups: there are too many.
+  // Returns kMaxGroups if there are too many.
   size_t GroupOf(std::string_view name, std::string_view description) {
     const auto [found, is_new] = index_.try_emplace(std::string(name.substr(0, 4 * kMaxText)), groups_.size());
     if (!is_new) return found->second;
@@ -278,7 +279,7 @@ class DumpReader {
       if (!IsOfLastRun(read)) run_begin_ = ops_.size();
       ops_.push_back(read);
     } else if (name != "coalesced" || (!EndBatch(read) && !tree_.is_true(tree_.Find(entry, "is_p2p")))) {
-      // Operations that are issued as one have one number, and the last entry is that of all.
+      // Operations that were issued together share a number, and the last entry stands for all of them.
       if (!ops_.empty() && ops_.back().op.peer < 0 && ops_.back().op.group == op.group &&
           ops_.back().op.number == op.number) {
         ops_.pop_back();
@@ -291,7 +292,7 @@ class DumpReader {
     return static_cast<uint64_t>(std::max<int64_t>(0, tree_.number(tree_.Find(entry, key))));
   }
 
-  // "nccl:send 0->1": "send" and "0->1".
+  // Splits "nccl:send 0->1" into "send" and "0->1".
   std::pair<std::string_view, std::string_view> NameOf(Id entry) const {
     std::string_view name = tree_.text(tree_.Find(entry, "profiling_name")).substr(0, 4 * kMaxText);
     std::string_view ends;
@@ -303,7 +304,7 @@ class DumpReader {
     return {name, ends};
   }
 
-  // "1->2" of a send, "2<-1" of a receive, "2<-?" of one from anybody: ranks within the group.
+  // Parses "1->2" (send), "2<-1" (receive) or "2<-?" (receive from any rank); ranks are within the group.
   int PeerOf(std::string_view ends, size_t group) const {
     const size_t arrow = ends.find_first_of("-<");
     if (arrow == std::string_view::npos || arrow + 2 > ends.size() || ends.size() > kMaxText) return HangOp::kAnyPeer;
@@ -314,14 +315,14 @@ class DumpReader {
     return static_cast<size_t>(peer[0]) < members.size() ? members[static_cast<size_t>(peer[0])] : HangOp::kAnyPeer;
   }
 
-  // The last operations are sends and receives with this one's group and number.
+  // Whether the last operations are sends and receives with the same group and number.
   bool IsOfLastRun(const Op& op) const {
     return !ops_.empty() && ops_.back().op.peer >= 0 && ops_.back().op.group == op.op.group &&
            ops_.back().p2p_number == op.p2p_number;
   }
 
-  // Sends and receives that were issued as one: only the entry behind them knows their state. False: it is not one of
-  // these.
+  // Sends and receives that were issued together: only the entry after them knows their state. Returns false if `end`
+  // is not such an entry.
   bool EndBatch(const Op& end) {
     if (!IsOfLastRun(end)) return false;
     if (batches_.empty() || batches_.back().begin != run_begin_) batches_.push_back({.begin = run_begin_});
@@ -330,7 +331,7 @@ class DumpReader {
     return true;
   }
 
-  // The last entry behind a batch counts, and there may be as many of them as parts: so each part is changed once.
+  // The last entry after a batch counts. There may be as many such entries as parts, so each part is changed only once.
   void EndBatches() {
     for (const Batch& batch : batches_) {
       dump_.visits += batch.end - batch.begin;
@@ -366,7 +367,7 @@ class DumpReader {
     const std::span<const Id> types = tree_.items(list);
     for (size_t i = 0; i < std::min(types.size(), kMaxTensors); ++i) {
       const std::string type = Safe(tree_.text(types[i]));
-      // A list of equal ones says no more than one.
+      // A list of equal types is shown as one.
       if (text.size() < kMaxText && !text.ends_with(type)) absl::StrAppend(&text, text.empty() ? "" : "+", type);
     }
     return text;
@@ -406,7 +407,7 @@ class DumpReader {
     return call;
   }
 
-  // Gloo's recorder has no entries of sends and receives, but its groups count them among their operations.
+  // Gloo's recorder has no entries for sends and receives, but its groups include them in their operation counts.
   bool LeavesOutMessages(Id status) {
     const std::span<const Id> entries = tree_.items(status);
     for (size_t i = 0; i + 1 < entries.size() && !gloo_newest_.empty(); i += 2) {
@@ -419,7 +420,7 @@ class DumpReader {
     return false;
   }
 
-  // The number that a status gives a group.
+  // The number by which a status names a group.
   std::optional<uint64_t> GroupNumber(Id key) const {
     const std::string_view text = tree_.text(key);
     uint64_t number = 0;
@@ -427,7 +428,7 @@ class DumpReader {
     return number;
   }
 
-  // Groups with members by the numbers that are their names, or none where a name is no number.
+  // The groups with members, ordered by the numbers that are their names; empty if a name is not a number.
   std::vector<size_t> GroupsInOrder() const {
     std::vector<std::pair<uint64_t, size_t>> numbered;
     for (const auto& [name, group] : index_) {
@@ -443,7 +444,7 @@ class DumpReader {
   }
 
   void AddCalled(Id status) {
-    if (!gloo_newest_.empty()) return;  // their status counts messages, too
+    if (!gloo_newest_.empty()) return;  // gloo's status counts messages, too
     const std::vector<size_t> order = GroupsInOrder();
     std::set<size_t> with_entries;
     for (const auto& [id, group] : group_of_id_) {
@@ -463,7 +464,7 @@ class DumpReader {
     }
   }
 
-  // Recorders that follow no states know of each operation whether the group is done with it.
+  // Recorders without states still report for each operation whether its group is done with it.
   void CompleteRetired() {
     const bool has_states =
         std::any_of(ops_.begin(), ops_.end(), [](const Op& read) { return read.op.state != OpState::kScheduled; });
@@ -473,8 +474,8 @@ class DumpReader {
     }
   }
 
-  // Collectives of a group end in their order, and so do messages from one rank to another: what is before a completed
-  // one has ended. Not every recorder follows the states of those that were issued as one.
+  // Collectives of a group end in order, and so do messages from one rank to another. So operations before a completed
+  // one have ended. Some recorders do not follow the states of operations that were issued together.
   void CompletePassed() {
     std::set<std::tuple<uint32_t, int, bool>> passed;
     for (size_t i = ops_.size(); i-- > 0;) {
@@ -488,7 +489,7 @@ class DumpReader {
     }
   }
 
-  // Of all operations those that can say something of a hang.
+  // Keeps the operations that may explain a hang.
   void Keep() {
     std::stable_sort(ops_.begin(), ops_.end(), [](const Op& a, const Op& b) { return a.op.order < b.op.order; });
     CompleteRetired();
@@ -505,7 +506,7 @@ class DumpReader {
       kept[i] = newest[ops_[i].op.group]++ < kOpsOfGroup && count < kMaxOps;
       count += kept[i] ? 1 : 0;
     }
-    // Also where that was a message: its frames say where the rank was last.
+    // The last operation is kept even if it is a message: its frames show where the rank was last.
     if (!kept.empty()) kept.back() = true;
     for (size_t i = 0; i < ops_.size(); ++i) {
       if (kept[i] && !KeepOne(ops_[i])) {
@@ -514,12 +515,12 @@ class DumpReader {
         break;
       }
     }
-    // Beyond these, groups without an operation may have had one.
+    // At these limits, groups without an operation may have had one.
     if (count >= kMaxOps || groups_.size() == kMaxGroups) dump_.known.is_cut = true;
     dump_.known.ops.shrink_to_fit();
   }
 
-  // In the tables, which compare all members.
+  // The index in the tables, which compare all members.
   std::optional<uint32_t> IndexOf(Group& group) {
     if (!group.index) group.index = tables_.AddGroup(group.name, group.members);
     return group.index;
@@ -541,10 +542,10 @@ class DumpReader {
   std::vector<Group> groups_;
   std::map<std::string, size_t> index_;
   std::vector<Op> ops_;
-  size_t run_begin_ = 0;  // of the sends and receives at the end of ops_ that have one number
+  size_t run_begin_ = 0;  // begin of the last sends and receives in ops_ that share a number
   std::vector<Batch> batches_;
-  std::set<Id> unused_lists_;                 // of members
-  std::map<uint64_t, uint64_t> gloo_newest_;  // number of a collective, by its group's pg_id
+  std::set<Id> unused_lists_;                 // unusable lists of members
+  std::map<uint64_t, uint64_t> gloo_newest_;  // number of the newest collective by pg_id, for gloo groups
   std::map<uint64_t, size_t> group_of_id_;    // by pg_id
 };
 

@@ -15,10 +15,10 @@ std::string Text(std::string_view text) {
 }
 std::string Small(int number) { return std::string("K") + static_cast<char>(number); }
 
-// Pickles that name a value again and again: as gzip they have less than a kilobyte.
+// Pickles that repeat a value many times: as gzip they have less than a kilobyte.
 class Pickle {
  public:
-  // It becomes the value of that number.
+  // Remembers the value under the next number.
   std::string Remembered(const std::string& value) { return value + 'q' + static_cast<char>(next_++); }
   static std::string Again(int number, size_t times) {
     std::string out;
@@ -64,7 +64,7 @@ TEST(FlightRecorder, ReadsAListThatManyGroupsNameOnce) {
   for (size_t i = 0; i < kMany; ++i) list += Small(1);
   list +=
       "J\xff\xff\xff\xff"
-      "e";  // -1: it says nothing
+      "e";  // -1: no information
   std::string bytes = "\x80\x02}(" + Text("kept") + "](" +
                       pickle.Remembered("}(" + Text("ranks") + list + Text("desc") + Text("d") + "u");
   bytes += "e" + Text("pg_config") + "}(";

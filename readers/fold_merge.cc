@@ -7,7 +7,7 @@
 namespace taskd::readers {
 namespace {
 
-// As long as a step waits for its last rank (Engine::Options::step_deadline_ns).
+// Equals the time that a step waits for its last rank (Engine::Options::step_deadline_ns).
 constexpr uint64_t kGoneAfterNs = 10'000'000'000;
 
 }  // namespace
@@ -37,7 +37,7 @@ void FoldMerge::Run(const Places& places, const std::function<void()>& after_rou
   engine_.Finish();
 }
 
-// Reads the streams with these indices, on all threads; each stream by one of them.
+// Reads the streams with these indices on all threads; one thread reads a stream.
 void FoldMerge::Refill(const std::vector<size_t>& low) {
   std::atomic<size_t> next = 0;
   auto work = [&](std::vector<char>& buffer) {
@@ -73,7 +73,7 @@ void FoldMerge::SendPlaces(const Places& places) {
   places_ = std::move(now);
 }
 
-// Hands folds to the engine until it is not known which comes next.
+// Feeds summaries to the engine until the next one is not known.
 void FoldMerge::FeedEngine() {
   while (waiting_.empty() && !heads_.empty()) {
     size_t i = heads_.top().second;
@@ -97,7 +97,7 @@ void FoldMerge::FeedEngine() {
       Enqueue(i);
     }
     ++added_;
-    // About once a step.
+    // This is about once a step.
     if (added_ >= advance_at_) AdvanceEngine();
   }
 }

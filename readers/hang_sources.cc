@@ -14,7 +14,7 @@
 namespace taskd::readers {
 namespace {
 
-// Of several dumps of a rank the newest.
+// Takes the newest dump of each rank.
 std::map<int, diagnosis::HangRank> GatherDumps(std::vector<SourceContent>& read, HangAnswer& answer) {
   const auto newest_ns = [&read](size_t i) {
     uint64_t newest = 0;
@@ -23,7 +23,7 @@ std::map<int, diagnosis::HangRank> GatherDumps(std::vector<SourceContent>& read,
   };
   std::map<int, size_t> of_rank;
   for (size_t i = 0; i < read.size(); ++i) {
-    // Of one that was refused nothing is known.
+    // A dump that was refused contains no facts.
     const bool is_empty = read[i].records == 0 && !read[i].note.empty();
     if (!read[i].is_dump() || read[i].rank < 0 || is_empty) continue;
     const auto [found, is_new] = of_rank.try_emplace(read[i].rank, i);
@@ -63,7 +63,7 @@ std::map<int, diagnosis::HangRank> GatherDumps(std::vector<SourceContent>& read,
 
 void JudgeDumps(const diagnosis::HangFacts& facts, HangAnswer& answer) {
   std::set<int> ranks;
-  std::set<uint32_t> groups;  // not those of dumps that were left out
+  std::set<uint32_t> groups;  // dumps that were left out have no part in it
   for (const auto& [rank, known] : facts.ranks) {
     ranks.insert(rank);
     for (const diagnosis::HangOp& op : known.ops) groups.insert(op.group);
@@ -87,7 +87,7 @@ void JudgeDumps(const diagnosis::HangFacts& facts, HangAnswer& answer) {
   }
 }
 
-// In the order of their times.
+// Returns the states in order of time.
 std::vector<RasState> GatherRas(std::vector<SourceContent>& read) {
   std::vector<RasState> all, newest;
   for (SourceContent& file : read) {
@@ -98,7 +98,7 @@ std::vector<RasState> GatherRas(std::vector<SourceContent>& read) {
   return newest;
 }
 
-// Beside dumps: these say more.
+// Adds the finding to those of dumps, which are more detailed.
 void AddRasFinding(RasFinding finding, HangAnswer& answer) {
   for (std::string& note : finding.notes) {
     answer.notes.push_back({diagnosis::NoteKind::kNoData, std::move(note)});

@@ -14,7 +14,7 @@ using diagnosis::HangRank;
 
 namespace {
 
-constexpr std::string_view kGroupOfAll = "default_pg,";  // and a name: as PyTorch describes it
+constexpr std::string_view kGroupOfAll = "default_pg,";  // followed by a name, in PyTorch's description
 
 }  // namespace
 
@@ -23,7 +23,7 @@ std::optional<uint32_t> HangTables::AddGroup(const std::string& name, const std:
   const std::lock_guard lock(mutex_);
   const auto found = groups_.find(key);
   if (found != groups_.end()) return found->second;
-  const size_t size = members.size() + 64;  // and the name
+  const size_t size = members.size() + 64;  // with the name
   if (members_ + size > kMaxMembers) return std::nullopt;
   members_ += size;
   return groups_.emplace(std::move(key), static_cast<uint32_t>(groups_.size())).first->second;
@@ -70,8 +70,8 @@ HangFacts ResolveGroups(HangFacts facts) {
   for (size_t i = 0; i < facts.groups.size(); ++i) {
     if (!facts.groups[i].members.empty()) with_members[facts.groups[i].name].push_back(static_cast<uint32_t>(i));
   }
-  std::map<uint32_t, std::set<int>> users;  // of groups whose members no dump says
-  // The group itself where nothing better is known.
+  std::map<uint32_t, std::set<int>> users;  // for groups whose members no dump lists
+  // Returns the group itself if no better one is known.
   const auto resolve = [&](int rank, uint32_t group) {
     if (!facts.groups[group].members.empty()) return group;
     const auto alike = with_members.find(facts.groups[group].name);

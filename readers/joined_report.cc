@@ -13,7 +13,8 @@ namespace {
 using diagnosis::JobState;
 using diagnosis::Verdict;
 
-// A verdict with whom it accuses, since each part numbers its nodes by itself, and who proved it.
+// A verdict with the ranks that it accuses, since each part numbers its nodes separately, and the formats that proved
+// it.
 struct Proved {
   Verdict verdict;
   std::vector<int> accused;
@@ -46,7 +47,7 @@ void Add(Proved more, std::vector<Proved>& all) {
 }  // namespace
 
 diagnosis::Report JoinReports(const std::vector<Judged>& parts, std::vector<std::vector<SourceFormat>>& proved_by) {
-  // Numbers of the job (its step, how fine the diagnosis is) are those of the first part that has judged it.
+  // The job's numbers (its step, the sensitivity) are those of the first part that has judged it.
   const auto judged = std::find_if(parts.begin(), parts.end(),
                                    [](const Judged& part) { return part.report.state != JobState::kUnknown; });
   diagnosis::Report joined = judged == parts.end() ? parts[0].report : judged->report;
@@ -66,7 +67,7 @@ diagnosis::Report JoinReports(const std::vector<Judged>& parts, std::vector<std:
       joined.notes.push_back(std::move(note));
     }
   }
-  // Open ones first, each part by cost.
+  // Open verdicts come first, each kind by cost.
   std::stable_sort(all.begin(), all.end(), [](const Proved& a, const Proved& b) {
     if (a.verdict.open != b.verdict.open) return a.verdict.open;
     return a.verdict.cost_ms_per_step > b.verdict.cost_ms_per_step;

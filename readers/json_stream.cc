@@ -8,7 +8,7 @@
 namespace taskd::readers {
 namespace {
 
-// Bytes that end the plain part of a string: quotes, backslashes, control characters.
+// The bytes that end the plain part of a string: quotes, backslashes, control characters.
 constexpr std::array<bool, 256> kEndsPlain = [] {
   std::array<bool, 256> ends{};
   for (size_t c = 0; c < 0x20; ++c) ends[c] = true;
@@ -27,7 +27,7 @@ bool JsonStream::Fill() {
   before_ += static_cast<uint64_t>(end_ - buffer_.data());
   next_ = end_ = buffer_.data();
   size_t got = 0;
-  do {  // the first bytes may come one by one
+  do {  // the source may deliver the first bytes one by one
     got = source_.Read(buffer_.data() + (end_ - next_), buffer_.size() - static_cast<size_t>(end_ - next_));
     end_ += got;
   } while (is_first && got > 0 && end_ - next_ < 3);
@@ -108,7 +108,7 @@ bool JsonStream::ReadNumber(std::string_view& text) {
     }
     if (!Keep(begin)) return false;
   }
-  text = text_;  // it may be all that there is
+  text = text_;  // the number may be the whole text
   return IsNumber(text);
 }
 

@@ -15,7 +15,7 @@ namespace {
 
 using ::testing::HasSubstr;
 
-// What it was called with, as a text.
+// Records the calls as a text.
 class Recorder : public JsonHandler<Recorder> {
  public:
   explicit Recorder(JsonStream& stream) : JsonHandler(stream) {}
@@ -41,7 +41,7 @@ struct Result {
   std::string calls, note;
 };
 
-// The value, or with `until` the one that begins there.
+// Reads the value, or with `until` the value that begins there.
 Result Read(const std::string& text, bool may_lack_commas = false, char until = 0) {
   const UniqueFd fd(memfd_create("json", MFD_CLOEXEC));
   EXPECT_EQ(pwrite(fd.get(), text.data(), text.size(), 0), static_cast<ssize_t>(text.size()));
@@ -64,7 +64,7 @@ TEST(JsonStream, HandsOverWhatItReads) {
 TEST(JsonStream, UnpacksEscapes) {
   EXPECT_EQ(Read(R"("a\"\\\/\b\f\n\r\t\u00e4\u20AC\ud83d\ude00z")").calls,
             "T:a\"\\/\b\f\n\r\t\xc3\xa4\xe2\x82\xac\xf0\x9f\x98\x80z");
-  // Half a surrogate pair is no character, and neither are two that do not belong to each other.
+  // Half a surrogate pair is invalid, and so are two halves that do not match.
   EXPECT_EQ(Read(R"("\ud83d-\ude00")").calls, "T:\xef\xbf\xbd-\xef\xbf\xbd");
   EXPECT_EQ(Read(R"("\ud83d\ud83d\ude00")").calls, "T:\xef\xbf\xbd\xf0\x9f\x98\x80");
 }
@@ -93,7 +93,7 @@ TEST(JsonStream, TellsDamageFromACut) {
 }
 
 TEST(JsonStream, TokensMayLieAcrossItsBuffer) {
-  // The buffer is 64 KiB: each token of this one meets its end for some of these beginnings.
+  // The buffer is 64 KiB: each token of this text meets its end for some of these beginnings.
   const std::string tail = R"(abc\u20ac\ud83d\ude00def", -12.5e3, true, "g"])";
   const std::string calls =
       "abc\xe2\x82\xac\xf0\x9f\x98\x80"

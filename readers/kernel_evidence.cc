@@ -12,8 +12,8 @@
 namespace taskd::readers {
 namespace {
 
-constexpr int64_t kEnoughSteps = 5;  // of its past
-constexpr double kLeastShare = 0.2;  // of the excess
+constexpr int64_t kEnoughSteps = 5;  // steps before the onset
+constexpr double kLeastShare = 0.2;  // share of the excess
 constexpr double kLeastRatio = 1.05;
 constexpr size_t kShownBytes = 64;
 

@@ -25,7 +25,7 @@ namespace taskd::readers {
 namespace {
 
 constexpr size_t kMaxKernelNames = 4096;
-constexpr size_t kMaxTraceSteps = size_t{1} << 17;  // each becomes a fold of some hundred bytes
+constexpr size_t kMaxTraceSteps = size_t{1} << 17;  // each becomes a step summary of some hundred bytes
 constexpr absl::string_view kOtherKernels = "others";
 
 using Kind = TraceEvent::Kind;
@@ -35,7 +35,7 @@ uint64_t SizeOfType(std::string_view type) {
     std::string_view name;
     uint64_t bytes;
   };
-  // As c10 calls its types.
+  // c10's names of types.
   constexpr std::array<Entry, 14> kTypes = {{{"Float", 4},
                                              {"Half", 2},
                                              {"BFloat16", 2},
@@ -56,7 +56,7 @@ uint64_t SizeOfType(std::string_view type) {
   return 0;
 }
 
-// N of "step 7", "iteration_7", "train_step#7", "ProfilerStep#7".
+// The N of "step 7", "iteration_7", "train_step#7", "ProfilerStep#7".
 std::optional<int64_t> StepOfName(std::string_view name) {
   const size_t end = name.find_last_not_of("0123456789");
   if (end == std::string_view::npos || end + 1 == name.size()) return std::nullopt;
@@ -73,7 +73,7 @@ std::optional<int64_t> StepOfName(std::string_view name) {
   return std::nullopt;
 }
 
-// Lightning's and others' steps without a number.
+// Steps without a number, from Lightning and others.
 bool IsUncountedStep(std::string_view name) {
   return name.ends_with("run_training_batch") || name == "train_step" || name == "training_step";
 }
@@ -113,7 +113,7 @@ class EventHandler : public JsonHandler<EventHandler> {
   }
   bool Number(std::string_view text) {
     if (key_ == Field::kRanks && in_info_ && group_ranks_.size() < diagnosis::kMaxRanks) {
-      group_ranks_.push_back(ReadNumber(text, -1));  // its array's key lasts until the next one
+      group_ranks_.push_back(ReadNumber(text, -1));  // an array's key stays valid until the next key
       return true;
     }
     Value(text);
@@ -143,7 +143,7 @@ class EventHandler : public JsonHandler<EventHandler> {
   }
 
   bool End(bool is_array) {
-    // `depth` is that of what is around what ends.
+    // `depth` is the depth of the enclosing value.
     if (in_args_ && depth() == event_depth_) {
       in_args_ = false;
     } else if (event_depth_ != 0 && depth() + 1 == event_depth_) {
@@ -161,7 +161,7 @@ class EventHandler : public JsonHandler<EventHandler> {
     return true;
   }
 
-  // After the last event.
+  // Called after the last event.
   void Finish() {
     for (TraceEvent& event : trace_.events) {
       event.start_ns += base_ns_;
@@ -192,7 +192,7 @@ class EventHandler : public JsonHandler<EventHandler> {
     kWorldSize,
     kPgName,
     kPgDesc,
-    kRanks,  // of distributedInfo
+    kRanks,  // in distributedInfo
     kPhase,
     kProcess,
     kCategory,
@@ -209,7 +209,7 @@ class EventHandler : public JsonHandler<EventHandler> {
     kGroupRanks,
     kSource,
     kDestination,
-    kCallId,  // of its args
+    kCallId,  // in an event's args
   };
 
   struct Event {
@@ -225,7 +225,7 @@ class EventHandler : public JsonHandler<EventHandler> {
     int source = -1, destination = -1;
     bool is_complete = false;  // "X": with begin and duration
 
-    void Clear() {  // and keep the memory
+    void Clear() {  // keeps the memory
       for (std::string* text : {&name, &process, &category, &duration, &collective, &type, &group, &label, &ranks})
         text->clear();
       start.reset();
@@ -356,7 +356,7 @@ class EventHandler : public JsonHandler<EventHandler> {
     key_ = Field::kNone;
   }
 
-  // The index of a group, known from now on or better known.
+  // The index of a group; adds it, or what is now known about it.
   uint32_t Group(std::string_view name, std::string_view label, const std::vector<int>& ranks) {
     const std::string known = CutUtf8(ValidUtf8(std::string(name)), kMaxNameBytes);
     auto [found, is_new] = group_index_.try_emplace(known, static_cast<uint32_t>(trace_.groups.size()));
@@ -385,7 +385,7 @@ class EventHandler : public JsonHandler<EventHandler> {
     return category == "kernel" && !name.starts_with("nccl") && !name.starts_with("rccl") && event_.collective.empty();
   }
 
-  // Between calls only few names are new.
+  // Most calls find a known name, so the names are kept by index.
   void AddKernel() {
     const std::optional<Stamp> duration = ReadStamp(event_.duration);
     if (!duration || event_.start->ns > UINT64_MAX / 4 || too_many_kernels_) return;
@@ -444,7 +444,7 @@ class EventHandler : public JsonHandler<EventHandler> {
     return std::nullopt;
   }
 
-  // A rank is one process on a host.
+  // A rank is one process on one host.
   void NoteProcess() {
     if (process_.empty()) process_ = event_.process;
     if (!event_.process.empty() && event_.process != process_) trace_.has_several_ranks = true;
@@ -465,7 +465,7 @@ class EventHandler : public JsonHandler<EventHandler> {
     event.end_ns = event.start_ns + (event_.start->is_ns && !duration->is_ns ? duration->ns / 1000 : duration->ns);
     if (*kind == Kind::kDeviceOp || *kind == Kind::kWork || *kind == Kind::kCall) {
       event.op = OpOfName(event_.collective.empty() ? event_.name : event_.collective);
-      // Waiting for one that was counted; and calls that only begin or end others.
+      // Excluded are waits for a counted operation, and calls that only begin or end others.
       if (event.op == CommOp::kOther && *kind != Kind::kDeviceOp) return;
       const std::optional<HcomName> hcom = ReadHcomName(event_.name);
       event.group = Group(hcom ? hcom->group : event_.group, event_.label, ReadRankList(event_.ranks));
@@ -491,15 +491,15 @@ class EventHandler : public JsonHandler<EventHandler> {
   bool root_is_object_ = false;
   bool in_args_ = false;
   bool in_info_ = false;
-  size_t events_depth_ = 0;  // of the array of events; 0: not in it
-  size_t event_depth_ = 0;   // of an event; 0: not in one
+  size_t events_depth_ = 0;  // depth of the array of events; 0: not in it
+  size_t event_depth_ = 0;   // depth of an event; 0: not in one
   Event event_;
   uint64_t base_ns_ = 0;
   uint64_t left_out_ = 0;
-  std::string process_;  // of the first annotation
+  std::string process_;  // process of the first annotation
   bool too_many_kernels_ = false, too_many_backwards_ = false;
   absl::flat_hash_map<std::string, uint32_t> kernel_index_;
-  std::string group_name_, group_label_;  // of distributedInfo
+  std::string group_name_, group_label_;  // in distributedInfo
   std::vector<int> group_ranks_;
   size_t members_ = 0;
   std::map<std::string, uint32_t> group_index_;
@@ -508,7 +508,7 @@ class EventHandler : public JsonHandler<EventHandler> {
 }  // namespace
 
 CommOp OpOfName(std::string_view name) {
-  // "ncclDevKernel_AllReduce_Sum_f32_RING_LL", "ncclKernel_…", "gloo:all_reduce".
+  // Examples: "ncclDevKernel_AllReduce_Sum_f32_RING_LL", "ncclKernel_…", "gloo:all_reduce".
   if (const std::optional<HcomName> hcom = ReadHcomName(name)) name = hcom->op;
   if (const size_t kernel = name.find("Kernel_"); kernel != std::string_view::npos) name.remove_prefix(kernel + 7);
   if (const size_t colon = name.find(':'); colon != std::string_view::npos && colon < 8) name.remove_prefix(colon + 1);

@@ -23,7 +23,7 @@ std::string Event(const std::string& category, const std::string& name, uint64_t
 }
 
 // Steps of 20 ms from the stamp 1 s on. Each has a kernel of 8 ms and one of communication of 11 ms, which end 0.8 ms
-// before it does. The device's step begins and ends there within the step.
+// before the step. The device's step begins and ends at the given times within the step.
 std::string Trace(uint64_t device_begin_us, uint64_t device_end_us) {
   std::string events;
   for (uint64_t i = 0; i < kSteps; ++i) {
@@ -63,7 +63,7 @@ TEST(KinetoTraceTest, AStubOfADevicesStepIsNone) {
   }
 }
 
-// A trace of nothing but steps, as a small gzip may hold.
+// A trace that consists only of steps, as a small gzip may contain.
 TEST(KinetoTraceTest, HasALimitedNumberOfSteps) {
   constexpr int kMany = 140'000;
   std::string events;

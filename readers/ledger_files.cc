@@ -25,11 +25,11 @@
 namespace taskd::readers {
 namespace {
 
-constexpr int kBusyMs = 2000;  // its manager writes
+constexpr int kBusyMs = 2000;  // its manager may be writing
 constexpr size_t kMaxListed = 20;
 constexpr size_t kMaxDatabaseLedgers = 4096;
 constexpr int kOperationsAStep = 10'000;  // of SQLite's virtual machine
-constexpr int kMaxSteps = 5000;           // a second or so; a manager's own takes one
+constexpr int kMaxSteps = 5000;           // about a second; a manager's own database needs one
 
 absl::StatusOr<ledger::KeptLedger> ReadLedger(const std::string& path) {
   absl::StatusOr<std::string> text = ReadFile(path, ledger::kMaxKeptBytes, {.shown = "it", .follow_links = true});
@@ -60,7 +60,7 @@ absl::StatusOr<std::vector<LedgerFile>> ListLedgers(const std::string& folder) {
 
 namespace {
 
-// The database as it is, without a look at its journal, for a folder that cannot be written to.
+// Opens the database without its journal, for a folder without write permission.
 std::string ImmutableUri(const std::string& path) {
   std::string uri = "file:";
   for (const char c : path) {
@@ -71,8 +71,8 @@ std::string ImmutableUri(const std::string& path) {
   return uri + "?immutable=1";
 }
 
-// The file may be anybody's: a view in place of the table that calls functions, or that never ends. `steps` counts for as long
-// as the database is open.
+// The file may be from an untrusted user: a view in place of the table may call functions, or never end. `steps` counts
+// while the database is open.
 void Distrust(sqlite3* db, int* steps) {
   sqlite3_db_config(db, SQLITE_DBCONFIG_DEFENSIVE, 1, nullptr);
   sqlite3_db_config(db, SQLITE_DBCONFIG_TRUSTED_SCHEMA, 0, nullptr);
@@ -81,7 +81,7 @@ void Distrust(sqlite3* db, int* steps) {
       db, kOperationsAStep, [](void* count) { return ++*static_cast<int*>(count) > kMaxSteps ? 1 : 0; }, steps);
 }
 
-// SQLite opens these by itself, and would wait for a FIFO.
+// SQLite opens these by itself, and would block on a FIFO.
 absl::Status CheckDatabaseFiles(const std::string& path) {
   for (const char* suffix : {"", "-journal", "-wal", "-shm"}) {
     const absl::Status good = OpenFile(path + suffix, O_RDONLY).status();
@@ -104,7 +104,7 @@ absl::StatusOr<std::vector<LedgerFile>> ReadDatabase(const std::string& path, co
   }
   const std::unique_ptr<sqlite3_stmt, decltype(&sqlite3_finalize)> rows(prepared, sqlite3_finalize);
   std::vector<LedgerFile> ledgers;
-  if (code == SQLITE_ERROR) return ledgers;  // no such table
+  if (code == SQLITE_ERROR) return ledgers;  // the table does not exist
   while (code == SQLITE_OK || code == SQLITE_ROW) {
     code = sqlite3_step(rows.get());
     if (code != SQLITE_ROW) break;
@@ -123,10 +123,10 @@ absl::StatusOr<std::vector<LedgerFile>> ReadDatabase(const std::string& path, co
   return ledgers;
 }
 
-// Of a release that kept the ledger in the database.
+// Lists the ledgers of a release that kept them in the database.
 absl::StatusOr<std::vector<LedgerFile>> ListDatabaseLedgers(const std::string& path, std::string* note) {
   if (absl::Status good = CheckDatabaseFiles(path); !good.ok()) return good;
-  // Open for writing: where its manager was killed within a change, what the journal has has to be put back first.
+  // Open for writing: if the manager was killed during a change, SQLite first has to restore the data from the journal.
   absl::StatusOr<std::vector<LedgerFile>> ledgers = ReadDatabase(path, path, SQLITE_OPEN_READWRITE);
   if (!absl::IsPermissionDenied(ledgers.status()) || access(path.c_str(), R_OK) != 0) return ledgers;
   ledgers = ReadDatabase(path, ImmutableUri(path), SQLITE_OPEN_READONLY | SQLITE_OPEN_URI);
@@ -155,7 +155,7 @@ absl::StatusOr<ledger::KeptLedger> ChooseLedger(const std::vector<LedgerFile>& l
     if (file.ledger.ok() && names.size() < kMaxListed) names.push_back(NameOf(*file.ledger));
   }
   if (!job.empty()) {
-    // What cannot be read may be of the job: it stands for it where nothing else does.
+    // An unreadable ledger may be the job's. It is chosen only if no readable one is.
     const bool found = std::any_of(chosen.begin(), chosen.end(), [](const auto* file) { return file->ledger.ok(); });
     if (found) std::erase_if(chosen, [](const LedgerFile* file) { return !file->ledger.ok(); });
   }

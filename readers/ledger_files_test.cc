@@ -85,7 +85,7 @@ TEST_F(LedgerFilesTest, OfAManagersState) {
   ASSERT_EQ(ledgers->size(), 2u);
   EXPECT_EQ((*ledgers)[0].ledger->job, "ns/a");
   EXPECT_FALSE((*ledgers)[1].ledger.ok());
-  Put("c.ledger.json", Kept("ns/c", "1"));  // a later release's
+  Put("c.ledger.json", Kept("ns/c", "1"));  // a later release writes such files
   ledgers = ListStateLedgers(folder_, &note);
   ASSERT_TRUE(ledgers.ok()) << ledgers.status();
   ASSERT_EQ(ledgers->size(), 1u);
@@ -93,7 +93,7 @@ TEST_F(LedgerFilesTest, OfAManagersState) {
   EXPECT_EQ(note, "");
 }
 
-// The folder may be another user's. A pipe would hold the command, and a view need not end.
+// The folder may be another user's. A pipe would block the command, and a view may never end.
 TEST_F(LedgerFilesTest, ADatabaseThatIsATrap) {
   const std::string path = folder_ + "/manager.db";
   std::string note;
@@ -113,7 +113,7 @@ TEST_F(LedgerFilesTest, ADatabaseThatIsATrap) {
   EXPECT_THAT(ListStateLedgers(folder_, &note).status().message(), HasSubstr("-journal: is not a regular file"));
 }
 
-// A manager that was killed in the middle of a change leaves a journal that has to be rolled back.
+// A manager that was killed during a change leaves a journal that has to be rolled back.
 TEST_F(LedgerFilesTest, AManagerThatWasKilledWithinAChange) {
   const std::string path = folder_ + "/manager.db";
   const pid_t child = fork();
@@ -126,7 +126,7 @@ TEST_F(LedgerFilesTest, AManagerThatWasKilledWithinAChange) {
     run("PRAGMA journal_mode = TRUNCATE; PRAGMA cache_size = 1; CREATE TABLE ledger (job TEXT, task_id TEXT, state "
         "TEXT)");
     run("INSERT INTO ledger VALUES ('ns/a', '1', '" + Kept("ns/a", "1") + "')");
-    // What does not fit into the cache goes to the file before the change is committed.
+    // Data that does not fit into the cache is written to the file before the commit.
     run("BEGIN; DELETE FROM ledger; CREATE TABLE big (text TEXT)");
     for (int i = 0; i < 100; ++i) run("INSERT INTO big VALUES ('" + std::string(3000, 'x') + "')");
     kill(getpid(), SIGKILL);
@@ -136,7 +136,7 @@ TEST_F(LedgerFilesTest, AManagerThatWasKilledWithinAChange) {
   ASSERT_TRUE(WIFSIGNALED(ended));
   ASSERT_GT(std::filesystem::file_size(path + "-journal"), 0u);
   std::string note;
-  if (geteuid() != 0) {  // root writes everywhere
+  if (geteuid() != 0) {  // root may write everywhere
     ASSERT_EQ(chmod(path.c_str(), 0400), 0);
     ASSERT_EQ(chmod(folder_.c_str(), 0500), 0);
     const absl::StatusOr<std::vector<LedgerFile>> as_it_is = ListStateLedgers(folder_, &note);

@@ -26,7 +26,7 @@ namespace taskd::readers {
 namespace {
 
 constexpr int kMaxRank = diagnosis::kMaxRanks - 1;
-constexpr size_t kMaxPlaceBytes = 4096;  // of .rank.json
+constexpr size_t kMaxPlaceBytes = 4096;  // for .rank.json
 constexpr size_t kTasksNamed = 8;
 
 bool IsDigits(const std::string& name) {
@@ -57,7 +57,7 @@ class Folder {
 
   int fd() const { return ::dirfd(dir_.get()); }
 
-  // False: no more. Names that begin with a dot are left out.
+  // Returns false at the end. Skips names that begin with a dot.
   bool Next(Entry& entry) {
     while (dirent* found = ::readdir(dir_.get())) {
       if (found->d_name[0] == '.') continue;
@@ -81,8 +81,8 @@ class Folder {
   std::unique_ptr<DIR, Close> dir_;
 };
 
-// A task's folder holds ranks' folders, and those hold no further folders of digits: a task's own name may be digits,
-// too.
+// A task's folder contains ranks' folders, and these contain no further folders with digits as names. The second
+// condition is needed because a task's own name may be digits.
 bool IsTask(const std::string& path) {
   absl::StatusOr<Folder> folder = Folder::Open(path);
   if (!folder.ok()) return false;
@@ -96,8 +96,8 @@ bool IsTask(const std::string& path) {
   return false;
 }
 
-// Of a job's own folder in a working directory (marks/mark_folder.h), taskd-<job>-<date>-<time>: "<date>-<time>", of
-// which the newest is the largest. Empty: it is none.
+// The "<date>-<time>" of a job's own folder in a working directory, taskd-<job>-<date>-<time> (marks/mark_folder.h).
+// The newest is the largest. Empty: it is not such a folder.
 std::string_view DateOf(std::string_view name) {
   constexpr std::string_view kPattern = "-00000000-000000";
   if (!name.starts_with("taskd-") || name.size() <= kPattern.size()) return "";
@@ -262,7 +262,7 @@ std::vector<int> NodesOfRanks(const std::vector<RankMarks>& ranks, const std::ve
     for (size_t i = 0; i < ranks.size(); ++i) nodes[i] = ranks[i].node;
     return nodes;
   }
-  // Where each process sees but one device, all are number 0, which shows nothing.
+  // If each process sees only one device, all ids are 0 and show nothing.
   if (std::none_of(device_ids.begin(), device_ids.end(), [](int id) { return id > 0; })) return nodes;
   int node = 0, last = -1;
   for (size_t i = 0; i < ranks.size(); ++i) {

@@ -178,10 +178,10 @@ TEST_F(MarkDirectoryTest, PlacesOfRanks) {
 TEST(NodesOfRanks, DevicesBeginAgainOnANewNode) {
   std::vector<RankMarks> ranks(6);
   EXPECT_THAT(NodesOfRanks(ranks, {0, 1, 2, 0, 1, 2}), ElementsAre(0, 0, 0, 1, 1, 1));
-  // Without device records a rank is nowhere; the others are.
+  // A rank without device records has no node; the others have one.
   EXPECT_THAT(NodesOfRanks(ranks, {0, -1, 2, -1, 1, 2}), ElementsAre(0, -1, 0, -1, 1, 1));
   EXPECT_THAT(NodesOfRanks(ranks, {-1, -1, -1, -1, -1, -1}), ElementsAre(-1, -1, -1, -1, -1, -1));
-  // Each process sees one device: nothing to tell nodes by.
+  // Each process sees one device, so the ids do not distinguish nodes.
   EXPECT_THAT(NodesOfRanks(ranks, {0, 0, 0, 0, 0, 0}), ElementsAre(-1, -1, -1, -1, -1, -1));
 }
 

@@ -15,14 +15,14 @@ namespace taskd::readers {
 namespace {
 
 constexpr std::string_view kRank = "rank";
-// Words before "rank" with which it counts places in a part of the job, beside short names of parallel dimensions.
+// Words before "rank" for which the number counts within a part of the job, beside short names of parallel dimensions.
 constexpr std::array<std::string_view, 14> kParts = {"local",    "node",     "group",    "intra",  "inter",
                                                      "parallel", "tensor",   "pipeline", "expert", "context",
                                                      "model",    "sequence", "replica",  "shard"};
 
 struct Number {
   int value = -1;     // -1: too large for a rank
-  std::string label;  // the word before it; empty: there is none between it and the number before
+  std::string label;  // word before it; empty: no word between it and the previous number
   bool is_rank = false;
   bool is_before_time = false;
 };
@@ -36,7 +36,7 @@ bool IsOfPart(std::string_view word) {
   return std::find(kParts.begin(), kParts.end(), word) != kParts.end();
 }
 
-// `word` stands before a number, `before` is the word before it. Both are lower.
+// Whether a number after `word` is a rank; `before` is the word before it. Both are lower case.
 bool NamesRank(std::string_view word, std::string_view before) {
   if (word == "r") return true;
   if (!word.ends_with(kRank)) return false;
@@ -74,7 +74,7 @@ std::vector<Number> NumbersOf(std::string_view name) {
   return numbers;
 }
 
-// The number of the only one behind the word "rank"; -1: there is none, or several.
+// The only number after the word "rank"; -1: there is none, or several.
 int OnlyRank(const std::vector<Number>& numbers) {
   int rank = -1, count = 0;
   for (const Number& number : numbers) {
@@ -90,9 +90,9 @@ bool CountFromZero(std::vector<int> values) {
   return values.front() == 0 && values.back() == static_cast<int>(values.size()) - 1;
 }
 
-// Of names that are alike but for their numbers: the ranks that one of their numbers gives; empty: it cannot be told which.
+// For names that differ only in their numbers: the ranks from one of the numbers; empty: it is not known which one.
 std::vector<int> RanksOfAlike(const std::vector<const std::vector<Number>*>& names) {
-  std::set<std::vector<int>> differ, count;  // numbers that always are the same say the same
+  std::set<std::vector<int>> differ, count;  // columns with equal values count once
   for (size_t column = 0; column < names[0]->size(); ++column) {
     std::vector<int> values;
     bool can_be = true;
@@ -110,8 +110,8 @@ std::vector<int> RanksOfAlike(const std::vector<const std::vector<Number>*>& nam
   return count.size() == 1 ? *count.begin() : std::vector<int>();
 }
 
-// The same for any names: those of one kind have the same words before their numbers. A single name has nothing that
-// could differ.
+// The same for any names. Names of one kind have the same words before their numbers. A single name differs from no
+// other.
 std::vector<int> RanksOfSet(const std::vector<std::vector<Number>>& names) {
   std::map<std::vector<std::string>, std::vector<size_t>> kinds;
   for (size_t i = 0; i < names.size(); ++i) {
@@ -149,7 +149,8 @@ PathNames NamesOf(std::string_view path) {
 
 std::vector<int> RanksOfPaths(const std::vector<std::string>& paths) {
   std::vector<int> ranks;
-  std::vector<std::vector<Number>> files(paths.size()), folders(paths.size());  // of those that are left to the set
+  // names of the paths that are read together
+  std::vector<std::vector<Number>> files(paths.size()), folders(paths.size());
   for (size_t i = 0; i < paths.size(); ++i) {
     PathNames names = NamesOf(paths[i]);
     int rank = OnlyRank(names.file);

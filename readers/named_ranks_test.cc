@@ -40,7 +40,7 @@ TEST(NamedRanks, TheNumberThatDiffersInAllNames) {
   EXPECT_EQ(RanksOfPaths({"tp_rank_0_pp_rank_0.json", "tp_rank_1_pp_rank_0.json"}), (Ranks{0, 1}));
   EXPECT_EQ(RanksOfPaths({"node0_gpu0_worker4", "node0_gpu1_worker5", "node1_gpu0_worker6"}), (Ranks{4, 5, 6}));
   EXPECT_EQ(RanksOfPaths({"d/0/trace.json", "d/1/trace.json", "d/2/trace.json"}), (Ranks{0, 1, 2}));
-  // Two of them: the one that counts from 0 on.
+  // Two numbers differ: the one that counts from 0 is the rank.
   EXPECT_EQ(RanksOfPaths({"w0_pid4711", "w1_pid4790", "w2_pid4712"}), (Ranks{0, 1, 2}));
   EXPECT_EQ(RanksOfPaths({"w4_pid4711", "w5_pid4790", "w6_pid4712"}), (Ranks{-1, -1, -1}));
 }

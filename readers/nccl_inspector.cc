@@ -17,10 +17,10 @@
 namespace taskd::readers {
 namespace {
 
-constexpr size_t kMaxChannels = 512;  // of a process
+constexpr size_t kMaxChannels = 512;  // per process
 constexpr uint64_t kMaxOpUs = uint64_t{1} << 42;
 constexpr int kMaxShift = 56;
-constexpr uint64_t kUnixUs = 4'000'000'000'000'000;  // after the year 2090: no time of day
+constexpr uint64_t kUnixUs = 4'000'000'000'000'000;  // after the year 2090, so not a time of day
 
 using Channel = InspectorSequence::Channel;
 
@@ -64,10 +64,10 @@ class RecordHandler : public JsonHandler<RecordHandler> {
     if (field == Field::kNumber) op_->number = ReadNumber<uint64_t>(text, 0);
     if (field == Field::kBytes) op_->bytes = ReadNumber<uint64_t>(text, 0);
     if (field == Field::kPeer) op_->peer = ReadNumber(text, -1);
-    if (field == Field::kDuration) op_->duration_us = ReadNumber(text, 0.0);  // some have fractions
+    if (field == Field::kDuration) op_->duration_us = ReadNumber(text, 0.0);  // some values have fractions
     return true;
   }
-  // A record is over. From version 4.3 on the header is that of a record before.
+  // A record ends here. From version 4.3 on the header is that of an earlier record.
   bool End(bool) { return depth() > 0 || AddRecord(); }
 
   bool has_several() const { return has_several_; }
@@ -201,13 +201,13 @@ InspectorProcess ReadNcclInspector(ByteSource& source) {
 
 namespace {
 
-// What all processes know of a communicator.
+// Facts about a communicator from all processes.
 struct Shared {
   int size = 0;
   std::array<int, 2> shift{};
   uint64_t windows = 0;                                       // of its collectives
-  std::map<int, size_t> by_rank;                              // processes
-  std::vector<int> members;                                   // empty: some are missing
+  std::map<int, size_t> by_rank;                              // index of the process
+  std::vector<int> members;                                   // empty: not all are known
   std::map<std::pair<Channel, uint32_t>, uint64_t> least_ns;  // of its collectives, by window
 };
 
@@ -249,14 +249,14 @@ class JobFolder {
         }
       }
     }
-    // So that each has something in every step, if it can be.
+    // Chosen so that each communicator has an operation in every step, if possible.
     uint64_t least = UINT64_MAX;
     for (const auto& [id, shared] : shared_) {
       steps_ = std::max(steps_, shared.windows);
       if (shared.windows >= kEnoughSteps) least = std::min(least, shared.windows);
     }
     if (least != UINT64_MAX) steps_ = least;
-    // Every process has a fold of each step: together no more than the files pay for.
+    // Each process has a summary of each step, so the size of the files limits their total number.
     uint64_t folds = kFreeFolds;
     for (const InspectorProcess* process : processes_) folds += process->records;
     steps_ = std::clamp<uint64_t>(folds / std::max<size_t>(1, processes_.size()), 1, steps_);
@@ -295,7 +295,8 @@ class JobFolder {
 
   uint64_t StepOf(uint64_t window, uint64_t windows) const { return window * steps_ / windows; }
 
-  // A step lasts as long as the transfers of the rank that has most of them: nothing says what else it does, or when.
+  // A step lasts as long as the transfers of the rank with the longest ones; the files do not show other work, or
+  // times.
   void FindTimes() {
     std::vector<uint64_t> lengths(steps_, kShortestNs);
     uint64_t last_us = 0;
@@ -339,12 +340,12 @@ class JobFolder {
     for (const auto& [id, communicator] : process.communicators) {
       const auto group = static_cast<uint32_t>(folded.groups.size());
       const Shared& shared = shared_.at(id);
-      if (shared.members.empty()) continue;  // whoever comes last may be one that is missing
+      if (shared.members.empty()) continue;  // the last member to arrive may be a missing one
       std::vector<MemberRun> members = CompressMembers(shared.members);
       if (members.size() > ranges_left_) continue;
       ranges_left_ -= members.size();
       folded.groups.push_back({.name = id, .label = "", .members = std::move(members)});
-      // Pairs count for themselves, and are at about the same part of all.
+      // Pairs have their own numbers; equal fractions of all numbers are at about the same time.
       AddSequence(communicator.sequences[0], shared.windows, group, folded);
       AddSequence(communicator.sequences[1], communicator.sequences[1].last_window + 1, group, folded);
     }
@@ -391,14 +392,14 @@ class JobFolder {
   static constexpr uint64_t kBeginNs = 1'000'000'000;
   static constexpr uint64_t kShortestNs = 1000, kLongestNs = uint64_t{1} << 52;
   static constexpr uint64_t kEnoughSteps = 64;
-  static constexpr size_t kMaxRanges = size_t{1} << 22;      // of members, in all processes
+  static constexpr size_t kMaxRanges = size_t{1} << 22;      // of members, sum over all processes
   static constexpr uint64_t kFreeFolds = uint64_t{1} << 18;  // of some hundred bytes each
 
   const std::vector<InspectorProcess*> processes_;
   std::map<std::string, Shared> shared_;
   uint64_t steps_ = 1;
   size_t ranges_left_ = kMaxRanges;
-  std::vector<uint64_t> ends_ns_;  // of the steps, and before them where the first one begins
+  std::vector<uint64_t> ends_ns_;  // ends of the steps, after the begin of the first one
   InspectorJob job_;
 };
 

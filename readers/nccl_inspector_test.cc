@@ -8,7 +8,7 @@
 namespace taskd::readers {
 namespace {
 
-// Of `windows` operations of a communicator of its own.
+// A process with a communicator of its own and `windows` operations in it.
 InspectorProcess Process(int number, uint64_t windows) {
   InspectorProcess process;
   process.host = "a";

@@ -24,17 +24,17 @@ using diagnosis::HangOp;
 using diagnosis::HangRank;
 using diagnosis::OpState;
 
-constexpr size_t kMaxRanks = size_t{1} << 19;  // of all communicators of an answer
+constexpr size_t kMaxRanks = size_t{1} << 19;  // sum over all communicators of an answer
 constexpr size_t kMaxCommunicators = size_t{1} << 16;
 constexpr size_t kMaxText = 128;
 constexpr size_t kNamedProcesses = 4;
-constexpr int kInProgress = 7;  // as ncclResult_t has it: no error
+constexpr int kInProgress = 7;  // value in ncclResult_t; not an error
 
 std::string Safe(std::string_view text) {
   return CutUtf8(ValidUtf8(std::string(text.substr(0, 4 * kMaxText))), kMaxText);
 }
 
-// {"communicators": [{"ranks": [{"status": {}, "collective_counts": {}}], "missing_ranks": […]}]}
+// Example: {"communicators": [{"ranks": [{"status": {}, "collective_counts": {}}], "missing_ranks": […]}]}
 class Handler : public JsonHandler<Handler> {
  public:
   Handler(JsonStream& stream, RasState& state) : JsonHandler(stream), state_(state) {}
@@ -59,7 +59,7 @@ class Handler : public JsonHandler<Handler> {
   }
   bool Number(std::string_view text) {
     uint64_t number = 0;
-    if (std::from_chars(text.data(), text.data() + text.size(), number).ec != std::errc()) return true;  // below 0
+    if (std::from_chars(text.data(), text.data() + text.size(), number).ec != std::errc()) return true;  // negative
     if (InRank() && depth() == kRank + 1 && keys_[kRank] == "collective_counts") {
       if (const size_t op = OpOf(ThisKey()); op < RasRank::kOps) rank_.counts[op] = number;
       return true;
@@ -206,7 +206,7 @@ class Judge {
   }
 
  private:
-  // Global ranks are those of a communicator that all processes are in.
+  // Global ranks are the ranks of a communicator that contains all processes.
   void MapRanks() {
     global_.assign(state_.processes.size(), -1);
     for (const RasCommunicator& communicator : state_.communicators) {
@@ -220,7 +220,7 @@ class Judge {
         if (number >= 0 && number != rank.rank) is_mapped_ = false;
         number = rank.rank;
       }
-      if (!is_mapped_) break;  // these have them in another order
+      if (!is_mapped_) break;  // several such communicators have different orders
     }
     if (is_mapped_) return;
     has_all_.clear();
@@ -247,7 +247,7 @@ class Judge {
     return has_all_.contains(&communicator) ? rank.rank : -1;
   }
 
-  // `ops`: kinds of which it is one.
+  // `ops`: the operation is one of these kinds.
   uint32_t CallOf(const std::vector<size_t>& ops) {
     std::string name;
     for (size_t op : ops) absl::StrAppend(&name, name.empty() ? "" : " or ", state_.ops[op]);
@@ -261,7 +261,7 @@ class Judge {
     return static_cast<uint32_t>(facts_.calls.size() - 1);
   }
 
-  // What `rank` has launched more of than `other`.
+  // The kinds of operations that `rank` has launched more often than `other`.
   static std::vector<size_t> MoreOf(const RasRank& rank, const RasRank& other) {
     std::vector<size_t> ops;
     for (size_t op = 0; op < RasRank::kOps; ++op) {
@@ -270,7 +270,8 @@ class Judge {
     return ops;
   }
 
-  // One has more of what another has less of: they have not launched the same, one only further than another.
+  // Whether one rank has more of one kind and less of another: the ranks launched different operations, and none is
+  // just ahead.
   static bool LaunchedOthers(const std::vector<std::pair<int, const RasRank*>>& members) {
     std::vector<const RasRank*> ranks;
     for (const auto& [number, rank] : members) {
@@ -304,8 +305,8 @@ class Judge {
     if (std::none_of(members.begin(), members.end(), is_used)) {
       for (const auto& [number, rank] : members) in_messages_.insert(number);
     }
-    const RasRank* next = nullptr;  // the fewest of those who have launched more
-    RasRank fewest = *least;        // of each kind
+    const RasRank* next = nullptr;  // the rank with the fewest launches beyond the lowest
+    RasRank fewest = *least;        // minimum of each kind
     for (const auto& [number, rank] : members) {
       if (rank->is_missing) continue;
       if (rank->total() > lowest && (next == nullptr || rank->total() < next->total())) next = rank;
@@ -314,7 +315,7 @@ class Judge {
     const bool differ = LaunchedOthers(members);
     for (const auto& [number, rank] : members) {
       if (rank->is_missing && !rank->is_gone) {
-        alive_but_missing_.insert(number);  // nothing is known of it here
+        alive_but_missing_.insert(number);  // nothing is known of it in this communicator
         continue;
       }
       HangRank& known = facts_.ranks[number];
@@ -332,7 +333,7 @@ class Judge {
         op.number = fewest.total() + (kinds.empty() ? 0 : 1);
         op.state = kinds.empty() ? OpState::kCompleted : OpState::kStarted;
       } else if (next != nullptr) {
-        // Whoever is further ahead stands in the first one that the last have not launched, too.
+        // A rank that is further ahead waits in the first operation that the last ranks have not launched, too.
         op.number = rank->total() > lowest ? lowest + 1 : lowest;
         op.state = rank->total() > lowest ? OpState::kStarted : OpState::kCompleted;
         kinds = MoreOf(*next, *least);
@@ -345,7 +346,7 @@ class Judge {
     }
   }
 
-  // A communicator without collectives is there for messages, which are not counted: who has not come may wait for one.
+  // A communicator without collectives serves messages, which are not counted. A missing rank may wait for a message.
   void DoubtMessages(Hang& hang) const {
     const bool may_wait =
         std::any_of(hang.origins.begin(), hang.origins.end(), [this](int rank) { return in_messages_.contains(rank); });
@@ -356,7 +357,7 @@ class Judge {
     hang.origins.clear();
   }
 
-  // No communicator has all, so nobody knows their ranks.
+  // No communicator contains all processes, so their ranks are unknown.
   void NameProcesses(Hang& hang) const {
     std::string named;
     const size_t shown = std::min(hang.origins.size(), kNamedProcesses);
@@ -373,11 +374,11 @@ class Judge {
   }
 
   const RasState& state_;
-  std::vector<int> global_;  // rank of each process; where no communicator has all, its index
+  std::vector<int> global_;  // rank of each process; its index if no communicator contains all
   bool is_mapped_ = false;
   std::set<const RasCommunicator*> has_all_;
   std::set<int> alive_but_missing_;
-  std::set<int> in_messages_;  // have a communicator that has launched nothing
+  std::set<int> in_messages_;  // ranks with a communicator that has launched no operation
   int size_ = 0;
   HangFacts facts_;
 };
@@ -392,14 +393,14 @@ uint64_t RasRank::total() const {
 
 RasAnswers ReadRasAnswers(ByteSource& source) {
   RasAnswers answers;
-  // NCCL 2.28.9 forgets commas in its lists of missing ranks; between two answers is what somebody wrote there.
+  // NCCL 2.28.9 omits commas in its lists of missing ranks. Text between two answers is ignored.
   auto stream = std::make_unique<JsonStream>(source, /*may_lack_commas=*/true);
   while (answers.note.empty() && stream->SkipTo('{')) {
     RasState state;
     Handler handler(*stream, state);
     answers.note = ReadJson(source, *stream, handler);
     if (handler.is_too_large()) answers.note = "an answer has too many ranks";
-    // What is cut lacks ranks or communicators: it says nothing of who is missing.
+    // An answer that was cut lacks ranks or communicators, so it does not show which ranks are missing.
     if (!handler.is_complete()) break;
     ++answers.records;
     AddRasState(std::move(state), answers.states);
@@ -411,7 +412,7 @@ void AddRasState(RasState state, std::vector<RasState>& states) {
   const auto by_id = [](const RasCommunicator& a, const RasCommunicator& b) { return a.id < b.id; };
   std::stable_sort(state.communicators.begin(), state.communicators.end(), by_id);
   if (!states.empty() && SaysTheSame(states.back(), state)) {
-    // The same answer twice is one.
+    // An answer that was recorded twice counts once.
     if (state.since.empty() || state.since != states.back().until) states.back().answers += state.answers;
     states.back().until = state.until;
     return;

@@ -21,12 +21,12 @@ using namespace std::literals;
 using Id = ValueTree::Id;
 using Kind = ValueTree::Kind;
 
-constexpr size_t kMaxName = 256;  // of a module or a class
+constexpr size_t kMaxName = 256;  // per module or class
 
-// A place in the memo as protocol 0 writes it. kMaxNodes: it is none.
+// A memo index as protocol 0 writes it. kMaxNodes: invalid.
 uint64_t NumberOf(std::string_view text) { return ReadNumber<uint64_t>(text, ValueTree::kMaxNodes); }
 
-// Python's raw-unicode-escape: Latin-1, and \uXXXX or \UXXXXXXXX for other characters.
+// Decodes Python's raw-unicode-escape: Latin-1, and \uXXXX or \UXXXXXXXX for other characters.
 std::string OfRawUnicode(std::string_view text) {
   std::string out;
   while (!text.empty()) {
@@ -70,7 +70,7 @@ class Machine {
       if (tree_.is_full() || stack_.size() > ValueTree::kMaxNodes) Fail("it holds too many values");
     }
     Id root = ValueTree::Nothing();
-    // Cut in the middle: what is on the stack belongs into the first container.
+    // If the pickle was cut, values on the stack belong to the first container.
     if (!stack_.empty()) {
       Unwind();
       root = stack_.front();
@@ -84,7 +84,7 @@ class Machine {
     if (problem_.empty()) problem_ = absl::StrCat(std::string(what), " at byte ", at_);
   }
 
-  // The next `length` bytes; empty and failed: they are not there.
+  // The next `length` bytes; fails and returns an empty text if there are fewer.
   std::string_view Take(uint64_t length) {
     if (length > bytes_.size() - next_) {
       Fail("it is cut");
@@ -95,7 +95,7 @@ class Machine {
     return taken;
   }
 
-  // Little-endian, of at most 8 bytes.
+  // Reads a little-endian number of at most 8 bytes.
   uint64_t TakeNumber(size_t length) {
     static_assert(std::endian::native == std::endian::little);
     uint64_t number = 0;
@@ -104,7 +104,7 @@ class Machine {
     return number;
   }
 
-  // Up to the next line feed, which goes; empty and failed: there is none.
+  // The text up to the next line feed, which is consumed; fails and returns an empty text if there is none.
   std::string_view TakeLine() {
     const size_t end = bytes_.find('\n', next_);
     if (end == std::string_view::npos) {
@@ -126,7 +126,7 @@ class Machine {
     return problem_.empty() && Push(tree_.AddText(text));
   }
 
-  // "12", of a long number "12L".
+  // Pushes "12", or a long number "12L".
   bool PushDecimal(std::string_view text) {
     if (text.ends_with('L')) text.remove_suffix(1);
     return Push(tree_.AddNumber(text));
@@ -138,7 +138,7 @@ class Machine {
 
   std::span<const Id> From(size_t begin) const { return std::span(stack_).subspan(begin); }
 
-  // Where in the stack what lies above the newest mark begins. The mark goes.
+  // Removes the newest mark. Returns the stack index of the first value above it.
   std::optional<size_t> PopMark() {
     if (marks_.empty() || marks_.back() > stack_.size()) return std::nullopt;
     const size_t begin = marks_.back();
@@ -146,7 +146,7 @@ class Machine {
     return begin;
   }
 
-  // Of what lies at `begin` and above.
+  // Makes a tuple from the values at `begin` and above.
   bool PushTuple(size_t begin) {
     if (begin > stack_.size() || (!marks_.empty() && begin < marks_.back())) return false;
     const Id tuple = tree_.Add(Kind::kList);
@@ -155,7 +155,7 @@ class Machine {
     return Push(tuple);
   }
 
-  // What lies at `begin` and above goes into the container below it.
+  // Moves the values at `begin` and above into the container below them.
   bool AppendFrom(size_t begin, Kind kind) {
     if (begin == 0 || begin > stack_.size() || tree_.kind(stack_[begin - 1]) != kind) return false;
     if (kind == Kind::kMap && (stack_.size() - begin) % 2 != 0) return false;
@@ -165,7 +165,7 @@ class Machine {
     return appended_ <= ValueTree::kMaxNodes;
   }
 
-  // Of keys and values, or of items, down to the newest mark.
+  // Makes a container from the items, or from the keys and values, above the newest mark.
   bool PushContainer(Kind kind) {
     const std::optional<size_t> begin = PopMark();
     if (!begin || (kind == Kind::kMap && (stack_.size() - *begin) % 2 != 0)) return false;
@@ -197,9 +197,9 @@ class Machine {
       const Kind kind = tree_.kind(stack_[*begin - 1]);
       if (kind == Kind::kMap && (stack_.size() - *begin) % 2 != 0) stack_.pop_back();  // a key without its value
       if (kind == Kind::kMap || kind == Kind::kList) AppendFrom(*begin, kind);
-      stack_.resize(*begin);  // else it was to be a tuple
+      stack_.resize(*begin);  // otherwise these were to be a tuple
     }
-    // What would have been put into its container once it was complete.
+    // Values are normally put into their container once they are complete.
     while (stack_.size() > 1) {
       const size_t last = stack_.size() - 1;
       if (tree_.kind(stack_[last - 1]) == Kind::kList) {
@@ -210,7 +210,7 @@ class Machine {
     }
   }
 
-  // Those that push a number or a text.
+  // Opcodes that push a number or a text.
   bool DoScalar(uint8_t opcode) {
     switch (opcode) {
       case 'N':
@@ -243,7 +243,7 @@ class Machine {
         return Push(tree_.Add(Kind::kReal));
       case 'V':  // UNICODE
         return Push(tree_.AddText(OfRawUnicode(TakeLine())));
-      case 'G':  // BINFLOAT: nothing here needs its value
+      case 'G':  // BINFLOAT: its value is not used
         Take(8);
         return Push(tree_.Add(Kind::kReal));
       case 0x8c:  // SHORT_BINUNICODE
@@ -316,12 +316,12 @@ class Machine {
     }
   }
 
-  static constexpr size_t kMaxMarks = 256;  // values within each other
+  static constexpr size_t kMaxMarks = 256;  // nested values
 
   const std::string_view bytes_;
   ValueTree& tree_;
   size_t next_ = 0;
-  size_t at_ = 0;  // of the opcode
+  size_t at_ = 0;  // position of the opcode
   std::vector<Id> stack_;
   std::vector<size_t> marks_;
   std::vector<Id> memo_;
@@ -334,7 +334,7 @@ class Machine {
 bool IsPickle(std::string_view begin) {
   if (begin.size() > 1 && begin[0] == '\x80') return begin[1] <= 5;
   if (begin.starts_with("(dp0\n") || begin.starts_with("}q\0"sv)) return true;
-  // "c__main__\nName\np0\n"
+  // Example: "c__main__\nName\np0\n"
   if (!begin.starts_with('c')) return false;
   for (int line = 0; line < 2; ++line) {
     const size_t end = begin.find('\n');

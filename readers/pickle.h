@@ -13,9 +13,9 @@ namespace taskd::readers {
 // instance.
 bool IsPickle(std::string_view begin);
 
-// Reads protocols 0 to 5. Returns an empty string, or the defect and its position. If the pickle is cut or too large,
-// the tree has the values built so far, with the outermost container as its root. If it is refused ("opcode 0x63 is not
-// one of plain data at byte 12"), or is not exactly one value, the tree is empty.
+// Reads protocols 0 to 5. Returns an empty string, or the defect and its position. If the pickle is cut, is too large
+// or does not end with one value, the tree has the values built so far, with the outermost container as its root. If it
+// is refused ("opcode 0x63 is not one of plain data at byte 12"), the root is not set.
 std::string ReadPickle(std::string_view bytes, ValueTree& tree);
 
 }  // namespace taskd::readers

@@ -10,7 +10,8 @@ namespace {
 
 using namespace std::literals;
 
-// pickle.dumps({"version": "2.4", "entries": [{"record_id": 300, "sizes": [1, -2], "ok": True}], "none": None}, protocol=2)
+// The output of pickle.dumps(..., protocol=2) for
+// {"version": "2.4", "entries": [{"record_id": 300, "sizes": [1, -2], "ok": True}], "none": None}
 constexpr std::string_view kDump =
     "\x80\x02}q\x00(X\x07\x00\x00\x00versionq\x01X\x03\x00\x00\x00"
     "2.4q\x02X\x07\x00\x00\x00"
@@ -62,7 +63,7 @@ TEST(Pickle, ProtocolsWithoutANumber) {
   const ValueTree::Id entry = tree.items(tree.Find(tree.root(), "entries"))[0];
   EXPECT_EQ(tree.text(tree.Find(entry, "says")), "\\n\xc3\xa9 \xf0\x9f\x98\x80");
   EXPECT_EQ(tree.number(tree.Find(entry, "at")), int64_t{1} << 40);
-  // pickle.dumps({"a": [(1,)]}, protocol=1)
+  // Output of pickle.dumps({"a": [(1,)]}, protocol=1)
   ASSERT_EQ(ReadPickle("}q\x00X\x01\x00\x00\x00"
                        "aq\x01]q\x02(K\x01tq\x03"
                        "as."sv,
@@ -103,7 +104,7 @@ TEST(Pickle, WhatIsCutGivesWhatIsBefore) {
 }
 
 TEST(Pickle, NothingIsCalled) {
-  // GLOBAL, STACK_GLOBAL, REDUCE, BUILD, INST, OBJ, NEWOBJ, NEWOBJ_EX, EXT1, PERSID, BINPERSID.
+  // Opcodes: GLOBAL, STACK_GLOBAL, REDUCE, BUILD, INST, OBJ, NEWOBJ, NEWOBJ_EX, EXT1, PERSID, BINPERSID.
   for (const char opcode : "c\x93Rbio\x81\x92\x82PQ"sv) {
     ValueTree refused;
     const std::string bytes = "\x80\x02}"s + opcode + "os\nsystem\n.";

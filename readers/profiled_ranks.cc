@@ -15,10 +15,10 @@
 namespace taskd::readers {
 namespace {
 
-constexpr uint64_t kFirstTimeNs = 946'684'800'000'000'000;  // of the year 2000: an earlier one is no time of day
+constexpr uint64_t kFirstTimeNs = 946'684'800'000'000'000;  // year 2000; an earlier time is not a time of day
 constexpr int64_t kLiftNs = 1'000'000'000;
 
-// Indices of `more`'s folds become those of `all`.
+// Maps the group indices of `more`'s summaries to the groups of `all`.
 void MergeGroups(FoldedTrace& all, FoldedTrace& more) {
   std::vector<uint32_t> index;
   for (GroupInfo& group : more.groups) {
@@ -68,7 +68,7 @@ ProfiledRanks::ProfiledRanks(std::vector<SourceContent>& read, int world_size,
   NoteSteps();
 }
 
-// A further file of a rank.
+// Adds a further file of a rank.
 void ProfiledRanks::AddWindow(int rank, size_t i, Rank& gathered) {
   FoldedTrace& more = read_[i].folded;
   FoldedTrace& before = gathered.folded;
@@ -95,7 +95,7 @@ void ProfiledRanks::AddWindow(int rank, size_t i, Rank& gathered) {
   gathered.files.push_back(i);
 }
 
-// Ascend's operations call a process group by a number of its own, and not every profile says of whom it is.
+// Ascend's operations name a process group by a number of its own, and some profiles do not list its members.
 void ProfiledRanks::FindAscendMembers() {
   std::map<std::string, std::vector<int>> ranks_of_group;
   const auto for_each = [this](const auto& use) {
@@ -111,7 +111,7 @@ void ProfiledRanks::FindAscendMembers() {
 }
 
 void ProfiledRanks::AlignClocks() {
-  // Traces that name no group are of a job with one.
+  // A trace without named groups is of a job with one group.
   const int most = ranks_.empty() ? 0 : ranks_.rbegin()->first + 1;
   for (auto& [rank, gathered] : ranks_) {
     for (GroupInfo& group : gathered.folded.groups) {
@@ -123,7 +123,7 @@ void ProfiledRanks::AlignClocks() {
   std::vector<const FoldedTrace*> folded;
   for (const auto& [rank, gathered] : ranks_) folded.push_back(&gathered.folded);
   std::vector<int64_t> offsets = ClockOffsetsOf(folded);
-  // Stamps that begin at 0 must not come to lie before it.
+  // Stamps that begin at 0 must not become negative.
   int64_t lift = 0;
   for (size_t i = 0; i < offsets.size(); ++i) {
     if (folded[i]->folds.empty()) continue;
@@ -186,7 +186,7 @@ diagnosis::Report ProfiledRanks::Judge(const StepSeen& on_step,
   return report;
 }
 
-// Before Judge() takes the folds.
+// Must run before Judge() takes the summaries.
 void ProfiledRanks::NoteSteps() {
   std::map<int64_t, int> ranks_of_step;
   for (const auto& [rank, gathered] : ranks_) {

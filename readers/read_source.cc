@@ -13,12 +13,12 @@
 namespace taskd::readers {
 namespace {
 
-constexpr size_t kBeginBytes = size_t{64} << 10;  // of a file, to see what it is
+constexpr size_t kBeginBytes = size_t{64} << 10;  // begin of a file, to detect its format
 
 struct OpenedSource {
   ByteSource source;  // from its begin on
   SourceFormat format;
-  std::string seems;  // where it is of no known format
+  std::string seems;  // for an unknown format
 };
 
 absl::StatusOr<OpenedSource> OpenSource(const std::string& path) {
@@ -38,7 +38,7 @@ absl::StatusOr<OpenedSource> OpenSource(const std::string& path) {
   return OpenedSource{*std::move(source), format, std::move(seems)};
 }
 
-// Of a file of no known format that is a pickle: why it would not be read. Empty: it is something else.
+// For a pickle of unknown format: the reason why it would be refused. Empty: it is not a pickle.
 std::string WhyPickleIsRefused(ByteSource& source) {
   std::string begin(kBeginBytes, '\0');
   begin.resize(source.Read(begin.data(), begin.size()));
@@ -48,13 +48,13 @@ std::string WhyPickleIsRefused(ByteSource& source) {
   return problem.starts_with("opcode") ? absl::StrCat("a pickle of more than plain data: ", problem) : "";
 }
 
-// What dumps are read into.
+// The memory for reading dumps.
 struct Dumps {
   HangTables& tables;
   DumpMemory& memory;
 };
 
-// A file that is no profile, whole. False: it is one, or of no known format.
+// Reads a file completely unless it is a profile. Returns false for a profile or an unknown format.
 bool ReadOther(ByteSource& source, SourceFormat format, Dumps& dumps, SourceContent& read) {
   if (format == SourceFormat::kNcclInspector) {
     read.inspected = ReadNcclInspector(source);
@@ -81,11 +81,11 @@ bool ReadOther(ByteSource& source, SourceFormat format, Dumps& dumps, SourceCont
 
 struct Profile {
   TraceRank trace;
-  std::vector<GroupInfo> groups;  // that no operation names
+  std::vector<GroupInfo> groups;  // groups without an operation
 };
 
-// Opens what `file` is made of: of an Ascend profiler's folder the trace is only read where nothing sums it up.
-// `dumps`: null: what is no profile is left alone.
+// Opens the parts of `file`. In a folder of an Ascend profiler the trace is read only if there are no sums. `dumps`: if
+// null, only profiles are read.
 void ReadParts(const SourceFile& file, Dumps* dumps, AscendProfile& ascend, size_t max_events, SourceContent& read,
                TraceRank& trace) {
   for (const std::string& path : file.parts.empty() ? std::vector{file.path} : file.parts) {

@@ -65,7 +65,7 @@ void AppendHang(const SourcesDiagnosis& diagnosis, const std::string& job, std::
   for (const std::string& frame : FramesOf(hang)) diagnosis::AppendWrapped(absl::StrCat("      ", frame), 8, out);
 }
 
-// Where each format's files lie, if there are several formats.
+// Lists the location of each format's files, if there are several formats.
 void AppendFormats(const std::vector<Source>& sources, std::string& out) {
   std::vector<SourceFormat> formats;
   for (const Source& source : sources) {
@@ -115,7 +115,7 @@ std::string RenderJson(const SourcesDiagnosis& diagnosis, const std::string& job
 std::string RenderText(const SourcesDiagnosis& diagnosis, const std::string& job) {
   std::string out;
   if (diagnosis.hang) AppendHang(diagnosis, job, out);
-  // What steps say, where there are any and it is more than that they were healthy before.
+  // The report on steps is added if there is one and it says more than that the steps were healthy before the hang.
   const bool says_more = diagnosis.report.first_step >= 0 && diagnosis.report.state != diagnosis::JobState::kOk;
   if (!diagnosis.hang || says_more) {
     absl::StrAppend(&out, out.empty() ? "" : "\n", diagnosis::RenderText(diagnosis.report, job));

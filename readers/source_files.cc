@@ -16,7 +16,7 @@
 namespace taskd::readers {
 namespace {
 
-constexpr int kMaxFolders = 16;  // within each other
+constexpr int kMaxFolders = 16;  // levels of nesting
 
 struct FormatWords {
   SourceFormat format;
@@ -64,7 +64,7 @@ absl::Status AddFolder(const std::string& path, int depth, Search& search) {
   return absl::OkStatus();
 }
 
-// What lies in a folder and is neither a file nor a folder is left alone: links could lead in circles.
+// Skips entries of a folder that are neither a file nor a folder: links could form a cycle.
 absl::Status AddPath(const std::string& path, int depth, bool is_named, Search& search) {
   if (search.skipped.contains(path)) return absl::OkStatus();
   struct stat status;
@@ -93,7 +93,7 @@ bool FirstLineHas(std::string_view begin, std::string_view word) {
   return begin.substr(0, begin.find('\n')).find(word) != std::string_view::npos;
 }
 
-// Of msprof-analyze: cluster_step_trace_time.csv has a line for each rank, cluster_communication.json and
+// Output of msprof-analyze: cluster_step_trace_time.csv has a line for each rank; cluster_communication.json and
 // cluster_communication_matrix.json begin with the ranks of a group: {"(0, 1)": ….
 bool SumsUpAscendRanks(std::string_view begin) {
   if (FirstLineHas(begin, "Step,Type,Index,") && FirstLineHas(begin, "Computing")) return true;
@@ -161,7 +161,7 @@ SourceFormat FormatOf(std::string_view begin) {
   if (FirstLineHas(begin, "Communication(Not Overlapped)") && FirstLineHas(begin, "Computing")) {
     return SourceFormat::kAscendProfile;
   }
-  // What `taskd trace` has written says nothing that its source does not.
+  // A file of `taskd trace` contains only data from its source.
   if (begin.substr(0, 128).find("\"producer\":\"taskd trace\"") != std::string_view::npos)
     return SourceFormat::kUnknown;
   if (begin[0] == '[' && has("\"ph\"") && has("\"name\"")) return SourceFormat::kKinetoTrace;
@@ -201,7 +201,7 @@ std::string WhatItSeems(std::string_view begin, const std::string& path) {
   if (begin.starts_with("\xfd"
                         "7zXZ"))
     return "is packed with xz: unpack it (xz -d), or pack it with gzip";
-  // Protobuf has no magic number; traces of Perfetto begin with a packet, those of TensorFlow and JAX with a plane.
+  // Protobuf has no magic number. Traces of Perfetto begin with a packet, those of TensorFlow and JAX with a plane.
   const bool is_pb = path.ends_with(".pb") || path.ends_with(".pftrace") || path.ends_with(".perfetto-trace");
   if (is_pb) {
     return "is a protobuf; read is a chrome trace: the *.trace.json.gz beside an .xplane.pb, or traceconv json FILE of "
@@ -217,7 +217,7 @@ std::string HostOfPath(const std::string& path) {
   const size_t end = name.find(".pt.trace.json");
   if (end == std::string_view::npos) return "";
   name = name.substr(0, end);
-  // HOST_PID.TIME
+  // The name is HOST_PID.TIME.
   const auto drop_number = [&name](char before) {
     const size_t last = name.find_last_not_of("0123456789");
     if (last == std::string_view::npos || last + 1 == name.size() || name[last] != before) return false;

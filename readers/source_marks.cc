@@ -13,7 +13,7 @@
 namespace taskd::readers {
 namespace {
 
-constexpr size_t kMaxEvents = (size_t{256} << 20) / sizeof(TraceEvent);  // of one file
+constexpr size_t kMaxEvents = (size_t{256} << 20) / sizeof(TraceEvent);  // per file
 
 absl::Status ForEachMarkOfFolder(const std::string& folder, const UseMark& use) {
   absl::StatusOr<MarkFileReader> reader = MarkFileReader::Open(folder);

@@ -40,14 +40,15 @@ Extent ExtentOf(const FoldedTrace& folded) {
   return extent;
 }
 
-// Windows of one rank differ in their steps or in their times.
+// Whether two files have the same steps and times. Windows of one rank differ in their steps or in their times.
 bool AreOfOneTime(const SourceContent& a, const SourceContent& b) {
   const Extent first = ExtentOf(a.folded), second = ExtentOf(b.folded);
   const bool have_times = a.has_times && b.has_times;
   return first.steps.Overlaps(second.steps) && (!have_times || first.times_ns.Overlaps(second.times_ns));
 }
 
-// Two dumps of one process have operations in common, unless one begins after the other's end.
+// Whether the dumps are of two processes. Two dumps of one process share operations, unless one begins after the
+// other's end.
 bool AreOfTwoProcesses(const FlightDump& a, const FlightDump& b) {
   Span first, second;
   std::set<uint64_t> created;
@@ -71,7 +72,7 @@ bool Contradict(const SourceContent& a, const SourceContent& b) {
 
 using Files = std::vector<SourceContent*>;
 
-// Two files that contradict each other.
+// Returns two files that contradict each other.
 std::optional<std::pair<const SourceContent*, const SourceContent*>> FindContradiction(const Files& files) {
   std::map<int, std::vector<const SourceContent*>> of_rank;
   for (const SourceContent* file : files) {

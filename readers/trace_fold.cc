@@ -26,8 +26,8 @@ using Phase = MarkRecord::Phase;
 
 constexpr uint32_t kProcess = 1;  // a trace is of one process
 constexpr uint64_t kStampErrorNs = 1000;
-constexpr size_t kStepsToKnow = 4;  // what a step of this trace has
-constexpr size_t kFewOfSteps = 16;  // one in so many is another
+constexpr size_t kStepsToKnow = 4;  // steps needed to know a usual one
+constexpr size_t kFewOfSteps = 16;  // one step in this many is ignored as an outlier
 
 bool IsOp(Kind kind) { return kind == Kind::kDeviceOp || kind == Kind::kWork || kind == Kind::kCall; }
 bool IsStep(Kind kind) {
@@ -52,8 +52,8 @@ void LearnFromCall(const TraceEvent& call, TraceEvent& done) {
   done.peer = call.peer;
 }
 
-// What ran says how long; the calls say of which group and how much. They have the same id; where there are none, they
-// come in the same order.
+// Operations know their duration; their calls know the group and the size. Both share an id; without ids they are in
+// the same order.
 void LearnFromCalls(std::vector<TraceEvent>& events, Kind ran) {
   absl::flat_hash_map<uint64_t, const TraceEvent*> by_id;
   for (const TraceEvent& event : events) {
@@ -72,7 +72,7 @@ void LearnFromCalls(std::vector<TraceEvent>& events, Kind ran) {
       have_ids = true;
       LearnFromCall(*call->second, event);
     }
-    // Without ids, and with some outside of the trace, nobody knows which.
+    // Without ids, calls cannot be assigned if some are outside of the trace.
     if (have_ids || done.size() != calls.size()) continue;
     for (size_t i = 0; i < done.size(); ++i) LearnFromCall(*calls[i], *done[i]);
   }
@@ -89,7 +89,7 @@ void AddSpan(Span span, std::vector<Span>& spans) {
   }
 }
 
-// What of `spans` lies outside of `others`; each of both in order, without overlap.
+// The parts of `spans` outside of `others`; both are ordered and without overlap.
 std::vector<Span> Without(const std::vector<Span>& spans, const std::vector<Span>& others) {
   std::vector<Span> left;
   size_t next = 0;
@@ -104,11 +104,11 @@ std::vector<Span> Without(const std::vector<Span>& spans, const std::vector<Span
   return left;
 }
 
-// One in so many of a device's steps may be none of which the kernels say so: those of other threads belong to none.
+// At most one device step in this many may look like a stub; kernels of other threads belong to no step.
 constexpr size_t kFewStubs = 8;
 
-// A device's step reaches from the first kernel that it launched to the last one. ROCm writes a stub of some microseconds
-// at its end: then the device works between its steps, and not in them.
+// Whether the device's steps contain its work. A device's step reaches from the first kernel that it launched to the
+// last one. ROCm writes a stub of some microseconds at its end, so the device works between such steps, not in them.
 bool DeviceStepsReach(const std::vector<TraceEvent>& events, const std::vector<KernelRun>& kernels) {
   std::vector<Span> ran, busy, steps;
   for (const KernelRun& kernel : kernels) ran.emplace_back(kernel.start_ns, kernel.start_ns + kernel.length_ns);
@@ -134,7 +134,7 @@ bool DeviceStepsReach(const std::vector<TraceEvent>& events, const std::vector<K
   return stubs * kFewStubs <= steps.size();
 }
 
-// `events` in the order of their begins.
+// `events` are ordered by begin.
 StepSource ChooseSteps(std::vector<TraceEvent>& events, const std::vector<KernelRun>& kernels) {
   if (Has(events, Kind::kDeviceStep) && Has(events, Kind::kDeviceOp) &&
       (!Has(events, Kind::kStep) || DeviceStepsReach(events, kernels))) {
@@ -153,7 +153,7 @@ StepSource ChooseSteps(std::vector<TraceEvent>& events, const std::vector<Kernel
       event.step = count++;
       if (kind == Kind::kBoundary) event.start_ns = std::exchange(before, event.end_ns);
     }
-    // The first optimizer's step ends a step whose begin nobody saw.
+    // The first optimizer's step ends a step whose begin was not recorded.
     if (kind == Kind::kBoundary)
       std::erase_if(events, [](auto& event) { return event.kind == Kind::kBoundary && event.start_ns == 0; });
     return source;
@@ -161,7 +161,7 @@ StepSource ChooseSteps(std::vector<TraceEvent>& events, const std::vector<Kernel
   return StepSource::kNone;
 }
 
-// Modules within modules: the outermost counts.
+// Keeps only the outermost of nested modules.
 void DropNested(std::vector<TraceEvent>& events, Kind kind) {
   uint64_t end_ns = 0;
   std::erase_if(events, [&](const TraceEvent& event) {
@@ -172,8 +172,8 @@ void DropNested(std::vector<TraceEvent>& events, Kind kind) {
   });
 }
 
-// Where no annotation says it: from a step's begin, or that of its computation behind the loading of data, to its first
-// gradients. `events` are in the order of their begins, and stay in it.
+// Adds forward ranges for traces without annotations: from a step's begin, or from the end of its data loading, to its
+// first gradients. `events` are ordered by begin, before and after.
 void AddForwards(std::vector<uint64_t> backward_ns, std::vector<TraceEvent>& events) {
   std::sort(backward_ns.begin(), backward_ns.end());
   std::vector<TraceEvent> forwards;
@@ -193,12 +193,12 @@ void AddForwards(std::vector<uint64_t> backward_ns, std::vector<TraceEvent>& eve
   std::stable_sort(events.begin(), events.end(), BeginsBefore);
 }
 
-// Stamps of older profilers are doubles: a step may seem to begin before the one before it has ended.
+// Stamps of older profilers are doubles: a step may seem to begin before the end of the previous one.
 void SeparateSteps(std::vector<TraceEvent>& events) {
   uint64_t end_ns = 0;
   for (TraceEvent& event : events) {
     if (!IsStep(event.kind)) continue;
-    const bool overlaps = event.start_ns < end_ns && event.end_ns > end_ns;  // it is no step within that one
+    const bool overlaps = event.start_ns < end_ns && event.end_ns > end_ns;  // it is not a step within that one
     if (overlaps && end_ns - event.start_ns <= kStampErrorNs) event.start_ns = end_ns;
     end_ns = std::max(end_ns, event.end_ns);
   }
@@ -240,14 +240,15 @@ std::string NameOf(const TraceEvent& event, const std::vector<std::string>& grou
                       R"(,"dataType":"byte","destRank":)", event.peer, R"(,"srcRank":)", event.peer, "}");
 }
 
-// A begin or an end of an event. There are millions, so a record is made of each when its turn has come.
+// A begin or an end of an event. There are millions, so each one's record is made only when its turn comes.
 struct Moment {
   uint64_t time_ns;
   uint32_t event;
   bool ends;
 };
 
-// In time; of one moment, what ends before a step ends with it, and what begins after it began is in it.
+// Ordered by time. At equal times, events that end come before a step's end, and events that begin come after its
+// begin.
 std::vector<Moment> MomentsOf(const std::vector<TraceEvent>& events) {
   std::vector<Moment> moments;
   moments.reserve(2 * events.size());
@@ -267,8 +268,9 @@ std::vector<Moment> MomentsOf(const std::vector<TraceEvent>& events) {
   return moments;
 }
 
-// A loop that is over has begun one step more, which the profiler's end cuts off: it has less than half of the time and of
-// the operations that steps have, all but a few. Whole steps may lack operations that ended behind it.
+// Drops a last step that the profiler's end has cut: a loop that is over has begun one more step. A cut step has less
+// than half of the time and of the operations of almost all other steps. Whole steps may lack operations that ended
+// after them, so both conditions are needed.
 void DropCutStep(std::deque<StepFold>& folds) {
   if (folds.size() < kStepsToKnow) return;
   const auto is_cut = [&folds](auto value) {
@@ -288,7 +290,7 @@ void DropCutStep(std::deque<StepFold>& folds) {
   if (is_cut(operations) && is_cut([](const StepFold& fold) { return fold.end_ns - fold.start_ns; })) folds.pop_back();
 }
 
-// Of each step's operations on the device, in the order of their ends as the folds are.
+// Adds the issue times of each step's device operations; both are in the order of their ends.
 void AddIssues(std::vector<TraceEvent> ops, std::deque<StepFold>& folds) {
   std::erase_if(ops, [](const TraceEvent& event) { return event.kind != Kind::kDeviceOp || event.issue_ns == 0; });
   std::sort(ops.begin(), ops.end(), [](const TraceEvent& a, const TraceEvent& b) { return a.end_ns < b.end_ns; });
@@ -307,7 +309,7 @@ void AddIssues(std::vector<TraceEvent> ops, std::deque<StepFold>& folds) {
   }
 }
 
-// What the device did in each step: how long it was busy with any kernel, and how long with those that took most.
+// Computes the device's work in each step: the time with any kernel, and the time of the longest kernels.
 class KernelFold {
  public:
   KernelFold(TraceRank& trace, const std::vector<TraceEvent>& events, FoldedTrace& folded)
@@ -372,7 +374,7 @@ class KernelFold {
   FoldedTrace& folded_;
 };
 
-// Those events that count, in the order of their begins.
+// The events that count, ordered by begin.
 struct ChosenEvents {
   std::vector<TraceEvent> events;
   StepSource steps = StepSource::kNone;
@@ -458,7 +460,7 @@ void UseTraceMarks(TraceRank&& trace, const UseTraceMark& use) {
 
 namespace {
 
-// A moment that several ranks know: of operation `number` of a group and kind, or of a step.
+// The key of a moment that several ranks record: the end of a group's operation `number` of a kind, or of a step.
 uint64_t KeyOf(int64_t step, const GroupInfo* group, CommOp op, uint32_t number) {
   std::string who;
   if (group != nullptr) {
@@ -489,10 +491,10 @@ class ClockSolver {
   };
   struct First {
     End end;
-    size_t newest_rank;  // that has it, too
+    size_t newest_rank;  // the newest rank that has it
   };
 
-  // Rank by rank. What a rank has twice, a step of the same number, counts once.
+  // Called rank by rank. If a rank has a moment twice, as a step with a repeated number, the first one counts.
   void Note(uint64_t key, End end) {
     auto [found, is_new] = first_.try_emplace(key, First{end, end.rank});
     First& first = found->second;
@@ -518,8 +520,8 @@ class ClockSolver {
     }
   }
 
-  // From who is known to whom they can be compared with; the first rank is the reference, as is the first of those whom
-  // nobody connects with it, once the steps were compared too.
+  // Spreads offsets from known ranks to ranks that share a moment with them. The first rank is the reference. A rank
+  // without a connection to it keeps the offset 0.
   void Spread() {
     std::map<size_t, std::vector<std::pair<size_t, int64_t>>> edges;
     for (auto& [pair, ns] : differences_) {
@@ -554,7 +556,7 @@ class ClockSolver {
 std::vector<int64_t> ClockOffsetsOf(const std::vector<const FoldedTrace*>& ranks) { return ClockSolver(ranks).Solve(); }
 
 void ShiftClock(int64_t offset_ns, std::deque<StepFold>& folds) {
-  // 0: there is none. But a trace may begin at 0.
+  // 0 means that there is no stamp. But a trace may begin at 0, so a step's begin is always shifted.
   const auto shift = [offset_ns](uint64_t& stamp) {
     if (stamp != 0) stamp -= static_cast<uint64_t>(offset_ns);
   };

@@ -9,7 +9,7 @@
 namespace taskd::readers {
 namespace {
 
-constexpr size_t kMaxDigits = 20;  // of a number of 64 bits, with its sign
+constexpr size_t kMaxDigits = 20;  // digits of a number of 64 bits, with its sign
 
 }  // namespace
 
@@ -46,7 +46,7 @@ ValueTree::Id ValueTree::AddNumber(std::string_view text) {
   return error == std::errc() && rest == end ? Add(Kind::kNumber, number) : Add(Kind::kReal);
 }
 
-// Most containers get all that they have at once. The others are moved to where there is twice the room.
+// Most containers get all items at once. Other containers are moved to a place with twice the capacity.
 void ValueTree::Append(Id id, std::span<const Id> more) {
   Node& node = nodes_[id];
   List& list = lists_[static_cast<size_t>(node.number)];
@@ -67,7 +67,7 @@ int64_t ValueTree::number(Id id) const {
   if (kind(id) == Kind::kNumber) return nodes_[id].number;
   int64_t number = -1;
   const std::string_view digits = text(id);
-  if (digits.size() > kMaxDigits) return number;  // many entries may name one long text
+  if (digits.size() > kMaxDigits) return number;  // many entries may refer to one long text
   const char* end = digits.data() + digits.size();
   return std::from_chars(digits.data(), end, number) == std::from_chars_result{end, std::errc()} ? number : -1;
 }
