@@ -2,8 +2,8 @@
 //
 // Checkpoints: a save takes d, and failures are m of training time apart on average. Saving every T costs d/T + T/(2m)
 // of the time; the cost is least at T = sqrt(2dm) (J. W. Young 1974; J. T. Daly 2006). With n failures, m is known
-// within the bounds of a Poisson process. The advice gives the interval with these bounds, and only if the interval in
-// use lies outside them. Below kFewest failures there is no advice on checkpoints.
+// within the bounds of a Poisson process. If the interval in use lies outside these bounds, the advice names the best
+// interval and its bounds. Advice on checkpoints needs kFewest failures.
 //
 // Pure.
 #pragma once

@@ -97,8 +97,8 @@ class Ledger {
   // There was no progress since `since_ns`, or since the last step if that is later.
   void Hang(int64_t since_ns, const std::vector<int>& ranks, const std::string& text, int64_t now_ns);
   void Resumed(int64_t at_ns, int64_t now_ns);
-  // The rank's process did not run. Suspensions of a rank arrive in order. If a step of the rank ends within one, it is
-  // discarded.
+  // The rank's process did not run. Suspensions of a rank arrive in order. A suspension is discarded if a step of the
+  // rank ends within it.
   void Suspended(int rank, int64_t begin_ns, int64_t end_ns, int64_t now_ns);
   // Steps are marked from now on, or not.
   void SetStepsOn(bool on, int64_t now_ns);
