@@ -17,8 +17,8 @@ class FoldStream {
   FoldStream(const FoldStream&) = delete;
   FoldStream& operator=(const FoldStream&) = delete;
 
-  // Reads until two summaries are available or the stream has ended. With two, one is left after the step of the first
-  // one is handed over. `buffer` belongs to the thread; the stream keeps no data in it between two calls.
+  // Reads until two step summaries are available or the stream has ended. Two, so that one is left after all ranks'
+  // summaries of one step are handed over. `buffer` belongs to the thread; its content is lost between two calls.
   virtual void Refill(std::vector<char>& buffer) = 0;
   virtual bool runs_low() const = 0;  // false once it has ended
   virtual bool ended() const = 0;     // no summaries follow those in folds()

@@ -13,8 +13,7 @@ namespace {
 using diagnosis::JobState;
 using diagnosis::Verdict;
 
-// A verdict with the ranks that it accuses, since each part numbers its nodes separately, and the formats that proved
-// it.
+// A verdict with its accused ranks and the formats that proved it. Ranks, because each part numbers nodes separately.
 struct Proved {
   Verdict verdict;
   std::vector<int> accused;

@@ -385,7 +385,7 @@ class EventHandler : public JsonHandler<EventHandler> {
     return category == "kernel" && !name.starts_with("nccl") && !name.starts_with("rccl") && event_.collective.empty();
   }
 
-  // Most calls find a known name, so the names are kept by index.
+  // Adds a kernel. Most names are known already; only new ones are copied.
   void AddKernel() {
     const std::optional<Stamp> duration = ReadStamp(event_.duration);
     if (!duration || event_.start->ns > UINT64_MAX / 4 || too_many_kernels_) return;
