@@ -36,6 +36,7 @@
 namespace taskd::diagnosis {
 namespace {
 
+constexpr int kLastSteps = 2;    // of a job, that some ranks do not end
 constexpr int kSilentNote = 10;  // steps until it is worth a note
 constexpr int kClockEvery = 4;   // steps between looks at the clocks
 constexpr int kSolveEvery = 16;
@@ -631,7 +632,7 @@ class Engine::Impl {
     const bool is_gone = gathering_.IsGone(rank);
     if (is_gone && gathering_.at(rank).life < gathering_.taken().life) return true;
     if (!is_gone && MayComeBack(rank)) return false;
-    return judged_steps_ - 1 - std::max(0, JudgedAt(rank)) > parameters.absent_steps;
+    return judged_steps_ - 1 - std::max(0, JudgedAt(rank)) > (is_gone ? kLastSteps : parameters.absent_steps);
   }
   // Whether it is so of any rank that the verdict accuses. `of_unknown`: what is so of a node without any known rank.
   template <typename Is>

@@ -147,8 +147,9 @@ def test_marks_that_are_not_there_are_not_named(place):
     assert place.job("bare") == 0
     (folder,) = place.folders("bare")
     shutil.rmtree(folder)
-    for command in ("diagnose", "jobs"):
-        assert "default/bare" in place.ask(command).stdout and folder not in place.ask(command).stdout
+    for arguments in (["diagnose", "--job", "bare"], ["jobs"]):
+        said = place.ask(*arguments).stdout
+        assert "default/bare" in said and folder not in said
     trace = place.run("trace", "--job", "bare")
     assert trace.returncode == 2 and folder not in trace.stderr
 

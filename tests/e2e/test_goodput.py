@@ -413,8 +413,11 @@ def test_a_killed_rank_is_an_incident_whose_hops_add_up(jobs, kill_step):
              "launch and link-up": incident["launch"] + incident["link_up"]}
     # The second life's first step: of it the ledger knows what is more than usual, the truth all.
     found["redone" if again < kill_step else "productive"] += incident.get("warm_up", 0)
+    # Where between the joining and the end of the second life's first step the marked step begins is not the script's to say, nor
+    # whether the ledger knew of the step that was lost.
+    first_s = sum(times[rank, 1][1][again][1] - times[rank, 1][0]["joined"] for rank in ranks)
     for what, value in truth.items():
-        assert found[what] == pytest.approx(value, rel=0.02, abs=0.25 * len(ranks)), (what, truth, found, goodput)
+        assert found[what] == pytest.approx(value, rel=0.02, abs=0.25 * len(ranks) + first_s), (what, truth, found, goodput)
     assert len(seen) > 5
     # The marks alone.
     done = jobs.stage.run("goodput", "--from", os.path.join(training.profiling, "goodput"), "--json", timeout_s=60)
