@@ -32,11 +32,11 @@ def cached(name):
     return found[1] if found else ""
 
 
-def pack(out, program=None, platform=None, sysroot="", url="", **environment):
+def pack(out, program=None, platform=None, sysroot="", url="", package=None, **environment):
     """Runs make_wheel.py on what is built."""
     platform = platform or f"{'manylinux2014' if cached('TASKD_STATIC') == 'ON' else 'linux'}_{ARCHITECTURE}"
     return subprocess.run([sys.executable, os.path.join(PACKAGING, "make_wheel.py"), "--version", VERSION, "--platform", platform,
-                           "--package", os.path.join(conftest.BUILD, "python", "taskd"), "--sysroot", sysroot, "--url", url,
+                           "--package", package or os.path.join(conftest.BUILD, "python", "taskd"), "--sysroot", sysroot, "--url", url,
                            "--share", os.path.join(conftest.BUILD, "share"),
                            "--program", program or os.path.join(conftest.BUILD, "bin", "taskd"), "--out", str(out)],
                           check=False, capture_output=True, text=True, env={**os.environ, **environment})
@@ -388,6 +388,15 @@ def test_metadata(tmp_path, wheel):
     with zipfile.ZipFile(made.stdout.split()[0]) as file:
         fields = email.message_from_bytes(file.read(f"taskd-{VERSION}.dist-info/METADATA"))
     assert fields["Project-URL"] == "Homepage, https://taskd.example.com"
+
+
+def test_modules_that_a_build_folder_has_kept_are_not_packed(tmp_path, wheel):
+    package = tmp_path / "taskd"
+    shutil.copytree(os.path.join(conftest.BUILD, "python", "taskd"), package, symlinks=True)
+    (package / "removed_long_ago.py").touch()
+    made = pack(tmp_path / "dist", package=str(package))
+    with open(made.stdout.split()[0], "rb") as again, open(wheel, "rb") as first:
+        assert again.read() == first.read()
 
 
 def test_a_missing_license_is_an_error(tmp_path, packed):

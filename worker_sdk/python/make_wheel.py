@@ -67,12 +67,14 @@ def share_files(share):
 
 
 def package_files(package):
+    """The staged package, without modules that the sources no longer have: a build folder keeps those."""
     for folder, folders, names in os.walk(package):
         folders[:] = sorted(f for f in folders if f not in ("__pycache__", "bin"))
         for name in sorted(names):
-            if not name.endswith(".pyc"):
-                path = os.path.join(folder, name)
-                yield path, os.path.join("taskd", os.path.relpath(path, package))
+            path = os.path.join(folder, name)
+            packed = os.path.join("taskd", os.path.relpath(path, package))
+            if not name.endswith((".py", ".pyc")) or os.path.exists(os.path.join(HERE, packed)):
+                yield path, packed
 
 
 def read(path):
