@@ -18,9 +18,9 @@ namespace taskd::store {
 namespace {
 
 constexpr int kAcceptsARound = 256;
-constexpr int64_t kPauseNs = 100'000'000;  // without descriptors; asking again at once would only spin
+constexpr int64_t kPauseNs = 100'000'000;  // pause when descriptors are used up; asking again at once would only spin
 
-// Others of this process need descriptors, too.
+// Other parts of this process need descriptors too.
 constexpr size_t kLeastSpareDescriptors = 32;
 constexpr size_t kMostSpareDescriptors = 256;
 
@@ -92,8 +92,8 @@ bool StoreAcceptor::IsServed(int fd) {
   return false;
 }
 
-// Where a quarter is in use, an owner has no more than there are free places: however many he makes, and whatever they
-// say, there is room for others. On loopback this user and root may have all.
+// Once a quarter of the connections is in use, an owner may not have more than are still free. So one owner always
+// leaves room for others, whatever its connections send. On loopback this user and root may have all.
 bool StoreAcceptor::MayHaveMore(int fd, const sockaddr_storage& address, OwnerKey& owner) {
   if (const std::optional<uid_t> user = UserOfLoopbackPeer(fd)) {
     if (*user == geteuid() || *user == 0) return true;
@@ -125,10 +125,10 @@ void StoreAcceptor::Tick() {
   if (!paused_ && connections_.size() >= max_connections_ - max_connections_ / 4) MakeRoom(/*urgent=*/false);
 }
 
-// Closes connections that have not sent anything, where descriptors are short (`urgent`: where there are none). An
-// address may keep as many as it has connections that speak, the oldest ones, and kSilentSlack more: PyTorch's pairs
-// stay, also those of a machine whose many ranks have one address and of one that somebody floods later. `urgent`: a
-// beginning without an end is taken for silence, too, and there is no slack.
+// Closes connections that have not sent anything, when descriptors are short (`urgent`: when they are used up). An
+// address may keep as many silent connections, the oldest ones, as it has connections that speak, and kSilentSlack
+// more. So PyTorch's pairs stay, even on a machine whose many ranks have one address, and on one that is flooded later.
+// `urgent`: an incomplete request counts as silence too, and there is no slack.
 void StoreAcceptor::MakeRoom(bool urgent) {
   made_room_ns_ = EventLoop::NowNs();
   absl::flat_hash_map<PeerKey, Silent> peers;
@@ -146,7 +146,7 @@ void StoreAcceptor::MakeRoom(bool urgent) {
   if (closed > 0) spdlog::debug("store: closed {} connections that asked nothing", closed);
 }
 
-// Of one address; the result is how many.
+// Closes silent connections of one address. Returns their number.
 size_t StoreAcceptor::CloseSilent(Silent& peer, bool urgent) {
   const size_t share = peer.speaking + (urgent ? 0 : kSilentSlack);
   if (peer.silent.size() <= share) return 0;

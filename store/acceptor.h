@@ -1,7 +1,7 @@
-// Who may connect to a store: accepts connections, and makes room where descriptors are short.
+// Accepts connections to a store, and makes room if file descriptors are short.
 //
-// PyTorch of 1.9 to 2.0 keeps a second connection for each client, which never sends a byte, and spins where that is
-// closed. So silence alone is no reason to close a connection; see MakeRoom().
+// PyTorch 1.9 to 2.0 keeps a second connection for each client, which never sends a byte. The client spins if that
+// connection is closed. So silence alone is not a reason to close a connection; see MakeRoom().
 #pragma once
 
 #include <sys/socket.h>
@@ -26,7 +26,7 @@ class StoreAcceptor {
   using Accepted = std::function<void(UniqueFd fd, const sockaddr_storage& address, const OwnerKey& owner)>;
   using ServesUser = std::function<bool(uid_t user)>;
 
-  // `serves_user`: StoreServer::Options.
+  // `serves_user` is that of StoreServer::Options.
   StoreAcceptor(EventLoop* loop, Connections* connections, ServesUser serves_user, Accepted accepted)
       : loop_(*loop),
         connections_(*connections),
@@ -36,16 +36,16 @@ class StoreAcceptor {
   StoreAcceptor(const StoreAcceptor&) = delete;
   StoreAcceptor& operator=(const StoreAcceptor&) = delete;
 
-  // Errors as StoreServer::Start().
+  // Returns the errors of StoreServer::Start().
   absl::Status Listen(const HostPort& address, bool everywhere);
-  void Start();  // from now on connections are accepted
+  void Start();  // accepts connections from now on
   int port() const { return port_; }
 
   void Tick();  // to be called about once a second
 
  private:
   struct Silent {
-    size_t speaking = 0;  // connections of that address that have sent something
+    size_t speaking = 0;  // connections of this address that have sent something
     std::vector<Connection*> silent;
   };
   static constexpr int64_t kLogIntervalNs = 60'000'000'000;

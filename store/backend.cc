@@ -44,7 +44,7 @@ StoreCore::Result StoreBackend::Execute(StoreCall& call) {
   const StoreCore::Result result = core_->Execute(call);
   if (result == StoreCore::Result::kBlocked) return result;
   ++requests_;
-  callbacks_.schedule();  // a tier holds back what others may join
+  callbacks_.schedule();  // a tier holds back requests that others may join
   return result;
 }
 

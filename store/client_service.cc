@@ -16,7 +16,7 @@ void ClientService::Pump(Connection& connection) {
   while (!connection.doomed && !connection.blocked && connection.client.busy_with == 0 &&
          connection.unread() <= kMaxUnreadReplies) {
     if (!connection.client.head && !TakeHead(connection)) return;
-    // To read and to execute a request of very many keys are two turns.
+    // Reading and executing a request of very many keys take two turns.
     if (slice.is_over()) return connections_.MarkReadyNextRound(connection.id);
     const StoreRequest& request = connection.client.head->request;
     if (!backend_.MayExecute(request.op) || !budget_.HasRoomForAnswer(connection, request)) {
@@ -26,7 +26,7 @@ void ClientService::Pump(Connection& connection) {
   }
 }
 
-// False: there is no whole request, or what came is none.
+// Returns false if there is no whole request, or if the bytes are invalid.
 bool ClientService::TakeHead(Connection& connection) {
   StoreCall call;
   absl::StatusOr<bool> whole = connection.parser.Next(call.request);
@@ -40,16 +40,17 @@ bool ClientService::TakeHead(Connection& connection) {
   return true;
 }
 
-// False: the call stays at the head.
+// Returns false if the call stays at the head.
 bool ClientService::Execute(Connection& connection) {
   ClientCalls& client = connection.client;
-  StoreCall call = *std::move(client.head);  // an answer may put another one there
+  StoreCall call = *std::move(client.head);  // an answer may put another call there
   client.head.reset();
   if (!MayExecute(connection, call.request)) return true;
   const StoreOp op = call.request.op;
   const bool waits = IsWait(op);
   const bool validated = connection.parser.dialect() == StoreDialect::k22;
-  // A client that cannot cancel and asks something else has given up waiting. No client waits twice.
+  // A client that cannot cancel has given up its wait when it makes another request. A client never waits twice at
+  // once.
   if (client.waits_in != 0 && (op == StoreOp::kCancelWait || !validated || waits)) {
     backend_.core().Cancel(connection.id, client.waits_in);
     client.waits_in = client.wait_bytes = 0;
@@ -70,7 +71,7 @@ bool ClientService::Execute(Connection& connection) {
   return false;
 }
 
-// False: the connection is doomed.
+// Returns false if the connection is doomed.
 bool ClientService::MayExecute(Connection& connection, const StoreRequest& request) {
   if (request.op == StoreOp::kWatchKey) {
     connections_.Doom(connection, "WATCH_KEY, which is not served");
@@ -88,7 +89,7 @@ void ClientService::Answer(Connection& connection, const StoreCaller& caller, St
   } else if (caller.id == client.waits_in) {
     client.waits_in = client.wait_bytes = 0;
   } else {
-    return;  // it does not wait for this any more
+    return;  // the client does not wait for this any more
   }
   if (answer.fault) return connections_.Doom(connection, "a request that was refused");
   StoreReply reply;

@@ -1,4 +1,4 @@
-// What a store does with a client's requests: one after the other, each within what a client may have.
+// Executes a client's requests one after the other, within the limits of a client.
 #pragma once
 
 #include "store/backend.h"
@@ -8,15 +8,14 @@
 
 namespace taskd::store {
 
-// A client is synchronous: while a call of its is under way nothing more of it is read but what ends a wait. It has no
-// more than a request (kMaxRequestBytes), and replies of kMaxUnreadReplies and one answer (core.h, 4) or one list of
-// keys.
+// A client is synchronous: while a call is under way, only a request that ends a wait is read. A client may have one
+// request (kMaxRequestBytes), and replies of kMaxUnreadReplies plus one answer (core.h, 4) or one list of keys.
 class ClientService {
  public:
   ClientService(Connections* connections, StoreBackend* backend, MemoryBudget* budget)
       : connections_(*connections), backend_(*backend), budget_(*budget) {}
 
-  // Executes what can be executed.
+  // Executes all calls that can be executed now.
   void Pump(Connection& connection);
   void Answer(Connection& connection, const StoreCaller& caller, StoreAnswer answer);
 

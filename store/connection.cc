@@ -21,7 +21,7 @@ PeerKey KeyOf(const sockaddr_storage& address) {
 OwnerKey OwnerOf(const sockaddr_storage& address, std::optional<uid_t> user) {
   OwnerKey owner{KeyOf(address), user};
   if (user) {
-    owner.address = {};  // 127.0.0.1, 127.0.0.2, ::1
+    owner.address = {};  // 127.0.0.1, 127.0.0.2 and ::1 are one owner
   } else if (address.ss_family == AF_INET6 &&
              !IN6_IS_ADDR_V4MAPPED(&reinterpret_cast<const sockaddr_in6&>(address).sin6_addr)) {
     std::fill(owner.address.begin() + 8, owner.address.end(), 0);

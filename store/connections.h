@@ -1,7 +1,7 @@
-// All connections of a store's server, and what is to be done with which of them before its round ends.
+// Holds all connections of a store's server, and lists the work that has to be done before its round ends.
 //
-// Answers and blocked calls never run other calls from within a core: connections that can go on are noted as ready,
-// those to be closed as doomed, and the server looks at both when the round ends (StoreServer, server.cc).
+// A core never runs other calls from within an answer or a blocked call. Instead, connections that can go on are marked
+// as ready and those to be closed as doomed, and the server handles both when the round ends (StoreServer, server.cc).
 #pragma once
 
 #include <cstddef>
@@ -30,34 +30,34 @@ class Connections {
   using Map = absl::flat_hash_map<uint64_t, std::unique_ptr<Connection>>;
 
   Connections(EventLoop* loop, Callbacks callbacks) : loop_(*loop), callbacks_(std::move(callbacks)) {}
-  ~Connections();  // closes them
+  ~Connections();  // closes all connections
 
-  // Watched from now on.
+  // Adds the connection and watches it from now on.
   Connection& Add(std::unique_ptr<Connection> connection);
-  // Null: it is gone, or doomed.
+  // Returns null if the connection is gone or doomed.
   Connection* Find(uint64_t id);
   const Map& all() const { return map_; }
   size_t size() const { return map_.size(); }
   size_t of(const OwnerKey& owner) const;
   void SetOwner(Connection& connection, const OwnerKey& owner);
 
-  // Closed when the round ends; nothing is read or written any more. `why`: what the peer did; empty: nothing wrong.
-  // The first reason of a minute is a warning, the others are for debugging.
+  // Closes the connection when the round ends; until then nothing is read or written. `why` says what the peer did
+  // wrong; empty: nothing. The first reason in a minute is logged as a warning, the others for debugging.
   void Doom(Connection& connection, absl::string_view why = "");
   void DoomAll();
-  // The oldest of the doomed ones, which is not in all() any more; null: there is none.
+  // Takes the oldest doomed connection out of all(). Returns null if there is none.
   std::unique_ptr<Connection> TakeDoomed();
 
-  // Lists of the round. Taking one empties it.
+  // These are the lists of the round. Taking one empties it.
   void MarkDirty(Connection& connection);
   void MarkReady(const Connection& connection) { ready_.push_back(connection.id); }
   void MarkReadyNextRound(uint64_t id) {
     later_.push_back(id);
     Schedule();
   }
-  // Its next call waits until the backend and the budget have room for it.
+  // Delays the connection's next call until the backend and the budget have room for it.
   void HoldBack(Connection& connection);
-  // Of a list that was taken, what had no turn in this round.
+  // Put back the part of a taken list that had no turn in this round.
   void LeaveDirty(Ids::const_iterator begin, Ids::const_iterator end);
   void LeaveHeldBack(Ids::const_iterator begin, Ids::const_iterator end);
   Ids TakeReady() { return std::exchange(ready_, {}); }
@@ -65,17 +65,17 @@ class Connections {
   Ids TakeHeldBack() { return std::exchange(held_back_, {}); }
   bool any_held_back() const { return !held_back_.empty(); }
   bool any_ready_or_doomed() const { return !ready_.empty() || !doomed_.empty(); }
-  void BeginNextRound();  // with what was left for it
-  void ForgetReady();     // and what was held back or left for the next round
+  void BeginNextRound();  // with the connections that were left for it
+  void ForgetReady();     // also forgets those that were held back or left for the next round
 
-  void Schedule();  // on_round_end, when this round of the loop ends
+  void Schedule();  // calls on_round_end when this round of the loop ends
 
-  // Notes anew what the connection keeps in memory.
+  // Updates the sums of the memory that connections keep.
   void Count(Connection& connection);
-  size_t buffered_bytes() const { return buffered_bytes_; }  // of all connections
+  size_t buffered_bytes() const { return buffered_bytes_; }  // over all connections
   size_t unread_bytes_of(const OwnerKey& owner) const;
-  size_t unread_bytes() const { return unread_bytes_; }  // the same, of what was sent to clients and tiers
-  uint64_t refused() const { return refused_; }          // doomed with a reason
+  size_t unread_bytes() const { return unread_bytes_; }  // bytes that clients and tiers have not read yet
+  uint64_t refused() const { return refused_; }          // number of connections that were doomed with a reason
 
  private:
   EventLoop& loop_;
@@ -100,7 +100,7 @@ class Connections {
   static constexpr int64_t kRefusalLogIntervalNs = 60'000'000'000;
   uint64_t refused_ = 0;
   std::optional<int64_t> refusal_logged_ns_;
-  std::shared_ptr<int> alive_ = std::make_shared<int>(0);  // for the callback that the loop may run after this is gone
+  std::shared_ptr<int> alive_ = std::make_shared<int>(0);  // the loop may run a callback after this object is gone
 };
 
 }  // namespace taskd::store

@@ -1,20 +1,22 @@
-// What is behind a store's connections: the keys themselves (RootCore) or the way to them (TierCore). No I/O.
+// The interface between a store's connections and its keys: the keys themselves (RootCore), or a tier that passes
+// requests on to them (TierCore). A core does no I/O.
 //
 // Design:
-// 1. A *stream* is a connection that asks: a client, or a tier that asks for many. Calls of one stream are executed in
-//    their order; a call that cannot be executed yet blocks its stream (Result::kBlocked) until `resume`.
-// 2. A tier may keep a *copy* of a key's state (absent, or present and its value) once it has read it. Whoever gave the
-//    copy remembers that (Sharing). Before a key changes all copies are revoked and every holder has acknowledged;
-//    until then the key is locked: calls for it block. So a copy is always what the root has, and answers from copies
-//    are as good as the root's.
-// 3. What changes all the time (counters, values written again and again) is never given as a copy.
-// 4. An answer holds about kMaxAnswerBytes of values at most: it covers the first keys of a kMultiGet, and whoever
-//    asked asks again for the others when that has been read. So no reader makes a store hold more than that for it,
-//    whatever it asks. Values of a small answer are of one moment; those of one in parts each of the moment of their
-//    part.
-// 5. One event may end hundreds of thousands of waits: a SET that all of them wait for, or a connection that goes. A
-//    core does kMaxVisits of such work in a round of its loop and keeps the rest for the next ones (Work()). The kinds
-//    of such work take turns. A wait is over when its event happened; only the answer comes later.
+// 1. A *stream* is a connection that makes calls: a client, or a tier that makes calls for many clients. Calls of one
+//    stream are executed in their order. A call that cannot be executed yet blocks its stream (Result::kBlocked) until
+//    `resume`.
+// 2. A tier may keep a *copy* of a key's state once it has read it: absent, or present and its value. The store that
+//    granted the copy remembers it (Sharing). Before a key changes, all copies are revoked and every holder has to
+//    acknowledge. Until then the key is locked: calls for it block. So a copy always equals the root's state, and
+//    answers from copies are as good as the root's.
+// 3. Keys that change all the time are never copied: counters, and values that are written again and again.
+// 4. An answer holds at most about kMaxAnswerBytes of values. The answer to a kMultiGet covers the first keys only, and
+//    the other keys are asked for again when that answer has been read. So a reader cannot make a store hold more than
+//    one such answer for it. The values of a small answer are of one moment; those of an answer in parts are of the
+//    moment of their part.
+// 5. One event may end hundreds of thousands of waits: a SET that all of them wait for, or the end of a connection. A
+//    core does kMaxVisits of such work in a round of its loop and keeps the rest for later rounds (Work()). The kinds
+//    of such work take turns. A wait is over when its event happens, even if the answer comes later.
 #pragma once
 
 #include <algorithm>
@@ -28,8 +30,8 @@
 
 namespace taskd::store {
 
-// Who asked. Several calls of a tier are under way at once, identified by `id`: no id comes again while its call is
-// under way, which the connections see to (tier_service.h).
+// Identifies the caller of a call. A tier may have several calls under way at once, each with its own `id`. An id is
+// not used again while its call is under way; tier_service.h checks that.
 struct StoreCaller {
   uint64_t stream = 0;
   uint64_t id = 0;
@@ -40,27 +42,27 @@ struct StoreCaller {
 struct StoreCall {
   StoreCaller caller;
   StoreRequest request;
-  bool of_this_try = false;  // a write of a client that expects a new store for every try of the job
-  uint64_t frame = 0;        // a tier's: which of its frames this is
+  bool of_this_try = false;  // a write of a client that expects a new store for each try of the job
+  uint64_t frame = 0;        // number of the tier's frame
 };
 
-// Of one key, in an answer to a tier.
+// These are the states of one key in an answer to a tier.
 enum KeyState : uint8_t { kPresent = 1, kCopy = 2, kHasValue = 4 };
 
-// The largest value that a tier is given unasked, with the news that its key exists: enough for the ids and addresses
-// of collectives.
+// The largest value that is sent to a tier unasked, with the news that its key exists. It is enough for the ids and
+// addresses of collectives.
 inline constexpr size_t kMaxUnaskedBytes = 4 * 1024;
 
-// Of the values in an answer; the last one may go beyond.
+// The limit of the values in an answer; the last value may exceed it.
 inline constexpr size_t kMaxAnswerBytes = 4 * 1024 * 1024;
-// Of all keys in the answer to a kListKeys, which cannot come in parts: beyond it there is none.
+// The limit of all keys in the answer to a kListKeys. That answer cannot come in parts: a longer list is refused.
 inline constexpr size_t kMaxListBytes = 64 * 1024 * 1024;
 
-// What a key, an element or a call costs besides its bytes, about.
+// The approximate memory of a key, an element or a call besides its bytes.
 inline constexpr size_t kEntryOverhead = 128;
 inline constexpr size_t kStringOverhead = 48;
 
-// A queue costs besides its elements: std::deque's first block and the map's entry.
+// The memory of a queue besides its elements: std::deque's first block and the map's entry.
 inline constexpr size_t kQueueOverhead = 1024;
 
 inline size_t BytesOf(const std::vector<std::string>& strings) {
@@ -69,8 +71,8 @@ inline size_t BytesOf(const std::vector<std::string>& strings) {
   return bytes;
 }
 
-// The same of the keys of a call that is under way: a root knows each of them as the call's and by who waits for it, a
-// tier as the call's and the flight's and in a signature.
+// Returns the memory of the keys of a call that is under way. A root has each key in the call and in the lists of
+// waiters. A tier has it in the call, in the flight and in a signature.
 inline size_t UnderWayBytesOf(const std::vector<std::string>& keys) {
   size_t bytes = 0;
   for (const std::string& key : keys) bytes += 3 * (key.size() + kStringOverhead);
@@ -80,16 +82,16 @@ inline size_t UnderWayBytesOf(const std::vector<std::string>& keys) {
 struct StoreAnswer {
   int64_t number = 0;
   std::vector<std::string> values;
-  std::vector<uint8_t> states;    // to tiers, for kMultiGet, kCheck and kWait: one of each key; values of those with
-                                  // kHasValue. For kMultiGet perhaps of the first keys only.
+  std::vector<uint8_t> states;    // to tiers, for kMultiGet, kCheck and kWait: the state of each key; `values` has
+                                  // those with kHasValue. A kMultiGet may cover the first keys only.
   std::vector<std::string> rest;  // to clients, for kMultiGet: the keys that have to be asked for again
-  bool wake_one = false;  // kWait of a tier: the queue values[0] got an element; the wait goes on for its other waiters
-  bool fault = false;     // the client's connection is to be closed, as PyTorch's server would
+  bool wake_one = false;  // kWait of a tier: queue values[0] got an element; the wait goes on for the other waiters
+  bool fault = false;     // the client's connection has to be closed, as PyTorch's server would
 };
 
 struct StoreCoreHost {
   std::function<void(const StoreCaller&, StoreAnswer)> answer;
-  std::function<void(uint64_t stream)> resume;  // execute the blocked call again
+  std::function<void(uint64_t stream)> resume;  // requests that the blocked call be executed again
 };
 
 class StoreCore {
@@ -98,55 +100,56 @@ class StoreCore {
 
   virtual ~StoreCore() = default;
 
-  // kDone: it was taken; its answer, if it has one, comes through `answer`, now or later. `call` may be moved from.
-  // kBlocked: nothing happened but what must come first; `resume` will ask for it again.
+  // kDone: the call was taken. Its answer, if it has one, comes through `answer`, now or later. `call` may be moved
+  // from. kBlocked: the call was not executed, but its preconditions are being met; `resume` will ask for it again.
   virtual Result Execute(StoreCall& call) = 0;
-  // Ends the caller's kWait or kBarrier, which gets no answer then. Unknown ones: nothing happens.
+  // Ends the caller's kWait or kBarrier, which then gets no answer. Ignores unknown ones.
   virtual void Cancel(uint64_t stream, uint64_t id) = 0;
   virtual void Gone(uint64_t stream) = 0;
 
-  // Begins a round and does what earlier rounds have left, up to kMaxVisits.
+  // Begins a round and does up to kMaxVisits of the work that earlier rounds have left.
   virtual void Work() = 0;
-  // There is work for the next round. Any call may leave some.
+  // Returns true if there is work for the next round. Any call may leave work.
   virtual bool has_work() const = 0;
-  // A kWait or kBarrier may begin. False: too much is to be forgotten first, and has_work() is true.
+  // Returns true if a kWait or kBarrier may begin. Otherwise too many ended waits have to be forgotten first, and
+  // has_work() is true.
   virtual bool may_wait() const { return true; }
 
-  // Of tiers below.
+  // The following calls are for tiers below.
   virtual void Acknowledge(uint64_t stream, uint64_t batch) = 0;
-  virtual void Forget(uint64_t stream, const std::vector<std::string>& keys) = 0;  // it keeps no copies of these
+  virtual void Forget(uint64_t stream, const std::vector<std::string>& keys) = 0;  // its copies are dropped
   virtual void WakeBack(const std::string& key) = 0;                               // a wake_one found no waiter
 
-  // Of the first `frames` frames of a tier, how many the root is known to have executed with all before them.
+  // Returns how many of a tier's first `frames` frames the root has executed for certain, with all frames before them.
   virtual uint64_t Confirmed(uint64_t stream, uint64_t frames) = 0;
 
   virtual void ForgetTry(bool all) = 0;
-  // Of the values in the answer, as far as that is known before; not counted on beyond `enough`.
+  // Returns the size of the values in the answer, as far as it is known beforehand. Counting stops beyond `enough`.
   virtual size_t AnswerBytes(const StoreRequest& request, size_t enough) const = 0;
-  virtual size_t bytes() const = 0;       // of memory, about, without what is kept of calls that wait
-  virtual size_t list_bytes() const = 0;  // of the answer to a kListKeys, where that is known
+  virtual size_t bytes() const = 0;       // approximate memory, without that of waiting calls
+  virtual size_t list_bytes() const = 0;  // size of the answer to a kListKeys; 0 if it is unknown here
   virtual uint64_t keys() const = 0;
   virtual uint64_t waiting() const = 0;
 
-  // Keys and waits that a core looks at in a round because waits end: about 10 ms of CPU.
+  // The number of keys and waits that a core visits in a round because waits end: about 10 ms of CPU.
   static constexpr size_t kMaxVisits = 16 * 1024;
-  // Copying so many bytes of an answer costs about as much as a visit.
+  // Copying this many bytes of an answer costs about as much as a visit.
   static constexpr size_t kVisitBytes = 1024;
 
  protected:
   static constexpr int kWorkKinds = 4;
 
-  // Works on what is left of this kind, if anything, while may_visit().
+  // Works on the work of this kind while may_visit().
   virtual void WorkOn(int kind) = 0;
-  // Gives each kind its turn until there is no work or the round has no visits left. The next round goes on with the
-  // kind after that: a single step may use up a whole round, and other kinds must not wait for all such steps.
+  // Gives each kind its turn until the work is done or the visits of the round are used up. The next round continues
+  // with the following kind. A single step may use up a whole round, and other kinds must not wait for all such steps.
   void DoWork() {
     for (; visits_left_ > 0 && has_work(); next_kind_ = (next_kind_ + 1) % kWorkKinds) {
       turn_left_ = kTurnVisits;
       WorkOn(next_kind_);
     }
   }
-  // Keys of a wait that is answered are visited together: they may be more than are left.
+  // The keys of an answered wait are visited together, which may exceed the visits that are left.
   void Visit(size_t visits) {
     visits_left_ -= std::min(visits_left_, visits);
     turn_left_ -= std::min(turn_left_, visits);
@@ -179,7 +182,7 @@ inline bool IsWrite(StoreOp op) {
   }
 }
 
-// It may need memory for longer than until its answer was read.
+// Returns true if the operation may take memory beyond the time until its answer is read.
 inline bool MayGrow(StoreOp op) { return IsWrite(op) && op != StoreOp::kDelete && op != StoreOp::kQueuePop; }
 
 inline bool HasReply(StoreOp op) {

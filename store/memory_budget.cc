@@ -11,10 +11,10 @@
 namespace taskd::store {
 namespace {
 
-constexpr size_t kSmallBytes = 64 * 1024;  // what a client may send and wait for where memory is short
+constexpr size_t kSmallBytes = 64 * 1024;  // limit of what a client may send and wait for when memory is short
 constexpr size_t kSmallAnswerBytes = 64 * 1024;
 constexpr int64_t kReaderTimeoutNs = 10'000'000'000;
-constexpr size_t kSmallFramesBytes = 1024 * 1024;  // the same, of a tier or the frame service's peer
+constexpr size_t kSmallFramesBytes = 1024 * 1024;  // the same for a tier or a peer of the frame service
 
 }  // namespace
 
@@ -31,8 +31,8 @@ bool MemoryBudget::MayExecute(const StoreRequest& request) {
 void MemoryBudget::Charge(Connection& connection) {
   connections_.Count(connection);
   if (connection.doomed) return;
-  // A tier or one of the frame service speaks for many: what it has begun to send may go beyond, so that only its
-  // client is refused.
+  // A tier or a peer of the frame service acts for many clients. A frame that it has begun may exceed the limit, so
+  // that only the client in question is refused.
   const bool of_many = !connection.is_client();
   const uint64_t limit_bytes = limit_bytes_ + (of_many ? limit_bytes_ / 4 : 0);
   if (connection.received_bytes() > (of_many ? kSmallFramesBytes : kSmallBytes) && bytes() > limit_bytes) {
@@ -41,7 +41,8 @@ void MemoryBudget::Charge(Connection& connection) {
   }
 }
 
-// Of `most` bytes an owner has no more than are free: however many readers he has, others find room.
+// An owner may not have more of `most` bytes than are still free. So one owner with many readers leaves room for
+// others.
 bool MemoryBudget::HasRoom(const Connection& connection, size_t most) const {
   const size_t free = most - std::min<size_t>(most, connections_.unread_bytes());
   return connections_.unread_bytes_of(connection.owner) <= free;
@@ -57,7 +58,7 @@ bool MemoryBudget::HasRoomForAnswer(Connection& connection, const StoreRequest& 
   return false;
 }
 
-// Once for each reader of something big.
+// Asks for the user once for each reader of a big answer.
 void MemoryBudget::FindUser(Connection& connection) {
   if (std::exchange(connection.user_asked, true)) return;
   if (std::optional<uid_t> user = UserOfLoopbackPeer(connection.fd.get())) {
@@ -71,9 +72,9 @@ void MemoryBudget::Answered(Connection& connection) {
   if (connection.charged_unread <= before) return;
   connection.answered_ns = clock_.Look(EventLoop::NowNs());
   round_bytes_ += connection.charged_unread - before;
-  // A tier speaks for many, who would lose their connections with it; its calls have waited for room.
+  // A tier acts for many clients, which would lose their connections with it. Its calls have waited for room.
   if (!connection.is_client() || connection.unread() <= kSmallAnswerBytes) return;
-  // What comes from the store above has not waited for room.
+  // Answers from the store above have not waited for room.
   FindUser(connection);
   if (HasRoom(connection, std::min<size_t>(limit_bytes_, 4 * kMaxUnreadBytes))) return;
   LogFull();

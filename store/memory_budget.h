@@ -1,4 +1,4 @@
-// What a store may have in memory, all connections and keys together, and who has to go where it is used up.
+// Limits a store's memory for all connections and keys together, and dooms connections when the limit is reached.
 #pragma once
 
 #include <algorithm>
@@ -13,24 +13,25 @@ namespace taskd::store {
 
 class MemoryBudget {
  public:
-  // `clock`: its owner looks at it once a second.
+  // The owner of `clock` looks at it once a second.
   MemoryBudget(uint64_t limit_bytes, Connections* connections, const StoreBackend* backend, ObservedClock* clock)
       : limit_bytes_(limit_bytes), connections_(*connections), backend_(*backend), clock_(*clock) {}
 
   uint64_t bytes() const { return connections_.buffered_bytes() + backend_.bytes(); }
-  // Beyond the limit who wants to write is refused, and others go on reading.
+  // Returns true if the request may be executed. Beyond the limit writes are refused, and reads go on.
   bool MayExecute(const StoreRequest& request);
-  // After it has received, written or executed something. May doom it.
+  // To be called after the connection has received, written or executed something. May doom it.
   void Charge(Connection& connection);
 
-  // Whether a request may be executed now as far as its answer goes: a big one waits while its reader's owner has left
-  // too much unread, and where this round has had its share. A small one never waits.
+  // Returns true if there is room for the answer to this request now. A big answer has to wait while the owner of its
+  // reader has too many unread bytes, or if this round has had its share. A small one never waits.
   bool HasRoomForAnswer(Connection& connection, const StoreRequest& request);
-  // There is an answer more. May doom its reader.
+  // To be called after an answer was added. May doom its reader.
   void Answered(Connection& connection);
   void BeginRound() { round_bytes_ = 0; }
   bool round_is_full() const { return round_bytes_ > kMaxRoundBytes; }
-  // Once a second. While others wait for room: those that have not read what was sent to them long ago are doomed.
+  // To be called once a second. While others wait for room, dooms the connections that have not read their answers for
+  // long.
   void CloseIdleReaders();
 
  private:
@@ -48,7 +49,7 @@ class MemoryBudget {
   Connections& connections_;
   const StoreBackend& backend_;
   ObservedClock& clock_;
-  size_t round_bytes_ = 0;  // of the answers in this round
+  size_t round_bytes_ = 0;  // size of the answers in this round
   bool somebody_waits_ = false;
   int64_t full_logged_ns_ = -kLogIntervalNs;
 };

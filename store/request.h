@@ -1,5 +1,5 @@
-// Requests to a store, whatever dialect the client speaks, and their answers. Passive data.
-// Source of the operations and their meaning: PyTorch's TCPStore, releases 1.9 to 2.9 (docs/formats.md, "Store").
+// Requests to a store in any client dialect, and their replies. They are passive data. The operations and their meaning
+// are those of PyTorch's TCPStore, releases 1.9 to 2.9 (docs/formats.md, "Store").
 #pragma once
 
 #include <cstdint>
@@ -25,7 +25,7 @@ enum class StoreOp : uint8_t {
   kQueuePop,    // keys[0]                                → number, the length before; values[0] if that was > 0
   kQueueLen,    // keys[0]                                → number
   kListKeys,    //                                        → values: the keys
-  kBarrier,     // keys[0], number: world size            → (empty) when so many have come
+  kBarrier,     // keys[0], number: world size            → (empty) when as many clients have come
   kPing,        // number                                 → number
   kWatchKey,    // keys[0]; refused: the connection is closed
 };
@@ -42,16 +42,16 @@ struct StoreReply {
   std::vector<std::string> values;
 };
 
-// How a client speaks (launcher's name for the option: --dialect). The values of unvalidated clients are what type
-// numbers 7 and 8 mean, which cannot be inferred from the bytes.
+// The dialect of a client (the launcher's option is --dialect). For clients without VALIDATE it decides the meaning of
+// type numbers 7 and 8, which cannot be inferred from the bytes.
 enum class StoreDialect : uint8_t {
-  kUnknown,  // nothing was received yet
-  k1x,       // 1.9 to 2.0: 7 WATCH_KEY, 8 DELETE_KEY; in the middle of 2023 9 to 12, too (wire.cc)
+  kUnknown,  // no bytes have come yet
+  k1x,       // 1.9 to 2.0: 7 WATCH_KEY, 8 DELETE_KEY; builds of mid-2023 also have 9 to 12 (wire.cc)
   k21,       // 2.1: 7 DELETE_KEY, 8 APPEND, 9 MULTI_GET, 10 MULTI_SET, 11 CANCEL_WAIT
   k22,       // 2.2 and later: begins with VALIDATE
 };
 
-// Limits of one request. PyTorch's own server ends a connection beyond 8 KiB, 8 MiB and 128 Ki keys.
+// These are the limits of one request. PyTorch's own server ends a connection beyond 8 KiB, 8 MiB and 128 Ki keys.
 inline constexpr uint64_t kMaxKeyBytes = 16 * 1024;
 inline constexpr uint64_t kMaxValueBytes = 9 * 1024 * 1024;
 inline constexpr uint64_t kMaxKeys = 128 * 1024;

@@ -11,7 +11,7 @@ namespace {
 
 constexpr size_t kNoLimit = SIZE_MAX;
 
-// As std::stoll: blanks before the number and anything after it are allowed.
+// Parses like std::stoll: blanks before the number and anything after it are allowed.
 std::optional<int64_t> ParseNumber(const std::string& text) {
   size_t begin = text.find_first_not_of(" \t\n\v\f\r");
   if (begin == std::string::npos) return std::nullopt;
@@ -55,11 +55,11 @@ StoreCore::Result RootCore::Execute(StoreCall& call) {
       StartWait(call);
       break;
     case StoreOp::kPing:
-    case StoreOp::kCancelWait:  // Cancel() has answered the wait that it ends
+    case StoreOp::kCancelWait:  // Cancel() has ended the wait
       host_.answer(call.caller, Number(call.request.number));
       break;
     case StoreOp::kWatchKey:
-      break;  // the connection's own affair
+      break;  // the connection handles it
     case StoreOp::kSet:
     case StoreOp::kMultiSet:
     case StoreOp::kAppend:
@@ -72,11 +72,11 @@ StoreCore::Result RootCore::Execute(StoreCall& call) {
       Write(call);
       break;
   }
-  DoWork();  // not before the call is over: a waiter must get the state of its keys after the call
+  DoWork();  // only after the call: a waiter must get the state of its keys after the call
   return Result::kDone;
 }
 
-// False: its keys are locked; the stream is resumed afterwards.
+// Returns false if the keys are locked; then the stream is resumed afterwards.
 bool RootCore::MayRun(const StoreCall& call) {
   auto resume = [this, stream = call.caller.stream] { host_.resume(stream); };
   if (sharing_.WhenUnlocked(call.request.keys, resume)) return false;
@@ -115,7 +115,7 @@ void RootCore::Write(StoreCall& call) {
       Barrier(call);
       break;
     default:
-      break;  // no write
+      break;  // the other operations do not write
   }
 }
 
@@ -156,7 +156,7 @@ bool RootCore::Erase(const std::string& key) {
   return true;
 }
 
-// A value does not grow beyond what a SET may bring.
+// A value may not grow beyond the limit of a SET.
 void RootCore::Append(const StoreCall& call) {
   const std::string& key = call.request.keys[0];
   const std::string& more = call.request.values[0];
@@ -224,7 +224,7 @@ RootCore::WaitId RootCore::AddWait(Wait wait) {
   return id;
 }
 
-// It is not in waits_ and waits_of_ any more.
+// Removes the wait from waits_ and waits_of_.
 RootCore::Wait RootCore::TakeWait(WaitId id) {
   auto found = waits_.find(id);
   Wait wait = std::move(found->second);
@@ -237,7 +237,7 @@ RootCore::Wait RootCore::TakeWait(WaitId id) {
   return wait;
 }
 
-// Forgets the wait wherever it is known, or as much of it as may be visited in this round. False: there is more.
+// Forgets the wait in all lists, as far as visits are left in this round. Returns false if there is more to do.
 bool RootCore::EndWait(WaitId id) {
   Wait& wait = waits_.at(id);
   auto forget = [](auto& by_key, const std::string& key, const auto& listed) {
@@ -262,7 +262,7 @@ bool RootCore::EndWait(WaitId id) {
 void RootCore::Release(WaitId id) {
   const bool is_here = waits_of_.contains(waits_.at(id).caller.stream);
   const Wait wait = TakeWait(id);
-  if (!is_here) return;  // it would never give copies back
+  if (!is_here) return;  // a stream that has gone would never give copies back
   if (wait.caller.tier && wait.caller.op == StoreOp::kWait) {
     AnswerStates(wait.caller, wait.keys, kMaxUnaskedBytes);
   } else {
@@ -291,8 +291,8 @@ void RootCore::WorkOn(int kind) {
   }
 }
 
-// A push wakes the one who has waited longest, as PyTorch does. A tier's wait goes on, behind the others: it stands for
-// many.
+// A push wakes the longest waiting client, as in PyTorch. A tier's wait stands for many clients, so it goes on behind
+// the others.
 void RootCore::WakeOne() {
   const std::string& key = pushed_.front();
   for (auto waiters = waiters_.find(key); waiters != waiters_.end(); waiters = waiters_.find(key)) {
@@ -302,7 +302,7 @@ void RootCore::WakeOne() {
     Visit(wait.keys.size());
     waiters->second.erase(waiters->second.begin());
     if (waiters->second.empty()) waiters_.erase(waiters);
-    if (!waits_of_.contains(wait.caller.stream)) continue;  // it has ended, and the element is for another one
+    if (!waits_of_.contains(wait.caller.stream)) continue;  // the wait has ended, and the element is for another one
     if (wait.caller.tier && wait.keys.size() == 1) {
       StoreAnswer answer;
       answer.wake_one = true;
@@ -341,7 +341,7 @@ void RootCore::ReleaseOfBarrier() {
       opened.next = *next;
       if (!may_visit()) return;
       Visit(1);
-      if (next->second > opened.newest) {  // it came when the number had been set back
+      if (next->second > opened.newest) {  // this wait came after the number had been set back
         ++next;
         continue;
       }
@@ -358,7 +358,7 @@ void RootCore::ForgetGone() {
   while (!of_stream.by_id.empty() && may_visit()) {
     const WaitId id = of_stream.by_id.begin()->second;
     Visit(1);
-    if (waits_.contains(id) && !EndWait(id)) return;  // it may have been released meanwhile
+    if (waits_.contains(id) && !EndWait(id)) return;  // the wait may have been released meanwhile
     of_stream.by_id.erase(of_stream.by_id.begin());
   }
   if (!of_stream.by_id.empty()) return;
@@ -415,7 +415,7 @@ void RootCore::Read(StoreCall& call) {
       break;
     }
     auto entry = entries_.find(*at);
-    if (entry == entries_.end() && !call.of_this_try) {  // servers of the time of 1.x ended the connection
+    if (entry == entries_.end() && !call.of_this_try) {  // servers of 1.x closed the connection
       host_.answer(caller, Fault());
       return;
     }
@@ -553,15 +553,15 @@ void RootCore::ForgetTry(bool all) {
   std::vector<std::string> copied;
   for (const auto& [key, entry] : entries_) {
     if (!all && !entry.of_this_try) continue;
-    // A locked key's copies are on their way back. It must not outlive its try because a tier is slow to give them.
+    // The copies of a locked key are on their way back. The key must not outlive its try because a tier is slow.
     (sharing_.HasCopies(key) && !sharing_.IsLocked(key) ? copied : keys).push_back(key);
   }
   for (const auto& [key, elements] : queues_) {
     bytes_ -= kQueueOverhead;
     for (const std::string& element : elements) bytes_ -= key.size() + element.size() + kEntryOverhead;
   }
-  queues_.clear();  // only clients of 2.2 and later have them
-  // No rank runs between two tries: no copy can have been read by the time that the answers are here.
+  queues_.clear();  // only clients of 2.2 and later have queues
+  // No rank runs between two tries, so no copy can be read before the acknowledgements are here.
   auto erase = [this](const std::vector<std::string>& gone) {
     for (const std::string& key : gone) Erase(key);
   };

@@ -1,4 +1,4 @@
-// The keys of a job: what PyTorch's TCPStore server does with them (core.h).
+// Holds the keys of a job, and executes calls as PyTorch's TCPStore server does (core.h).
 #pragma once
 
 #include <cstdint>
@@ -17,9 +17,9 @@ namespace taskd::store {
 
 class RootCore : public StoreCore {
  public:
-  // Larger values are read again each time instead of being copied to tiers.
+  // Larger values are not copied to tiers, which have to read them again each time.
   static constexpr size_t kMaxCopiedBytes = 64 * 1024;
-  // A value that was changed more often than this is not given as a copy any more.
+  // A value that has changed more often than this is no longer copied.
   static constexpr int kMaxChangesOfCopied = 4;
 
   RootCore(StoreCoreHost host, Sharing* sharing) : host_(std::move(host)), sharing_(*sharing) {}
@@ -44,25 +44,26 @@ class RootCore : public StoreCore {
  private:
   struct Entry {
     std::string value;
-    int changes = 0;      // of the value since the key was created
-    bool counts = false;  // it was made or changed by an ADD
+    int changes = 0;      // changes of the value since the key was created
+    bool counts = false;  // an ADD has made or changed it
     bool of_this_try = false;
   };
   struct Wait {
     StoreCaller caller;
-    std::vector<std::string> keys;  // as the caller named them; a barrier's: its one
-    size_t missing = 0;             // of these, each once: those that have not been created since the wait began
-    int64_t world = 0;              // a barrier's
+    std::vector<std::string> keys;  // in the caller's order; a barrier has one
+    size_t missing = 0;             // number of different keys that have not been created since the wait began
+    int64_t world = 0;              // for a barrier: the world size
   };
   using WaitId = uint64_t;  // in order of arrival
   using WaitIds = absl::btree_set<WaitId>;
   using BarrierWaits = absl::btree_set<std::pair<int64_t, WaitId>>;  // by the number of clients that opens them
-  static constexpr uint64_t kNoStream = 0;                           // whose a cancelled wait is
+  static constexpr uint64_t kNoStream = 0;                           // stream of a cancelled wait
   struct WaitsOfStream {
     absl::btree_map<uint64_t, WaitId> by_id;
     size_t keys = 0;
   };
-  // A barrier's number of clients became `count` when `newest` came. Its waits from `next` on have not been looked at.
+  // An opened barrier: its number of clients became `count` when wait `newest` came. Its waits from `next` on have not
+  // been visited yet.
   struct Opened {
     std::string key;
     int64_t count;
@@ -73,7 +74,7 @@ class RootCore : public StoreCore {
   bool MayRun(const StoreCall& call);
   void Write(StoreCall& call);
   int64_t Count(const StoreRequest& request) const;
-  // Whether all keys exist, as a WAIT or CHECK sees it: a queue with an element in it does.
+  // Returns true if all keys exist for a WAIT or CHECK, which also finds queues with an element.
   bool Exist(const std::vector<std::string>& keys) const;
   bool Exists(const std::string& key) const { return entries_.contains(key) || queues_.contains(key); }
   void Put(const std::string& key, std::string value, bool of_this_try, bool counts);
@@ -104,22 +105,22 @@ class RootCore : public StoreCore {
   StoreCoreHost host_;
   Sharing& sharing_;
   absl::flat_hash_map<std::string, Entry> entries_;
-  absl::flat_hash_map<std::string, std::deque<std::string>> queues_;  // never empty ones
+  absl::flat_hash_map<std::string, std::deque<std::string>> queues_;  // has no empty queues
   absl::btree_map<WaitId, Wait> waits_;
   absl::flat_hash_map<std::string, WaitIds> waiters_;        // by key
   absl::flat_hash_map<std::string, BarrierWaits> barriers_;  // by key
-  absl::flat_hash_map<uint64_t, WaitsOfStream> waits_of_;    // by stream, of those that are here
+  absl::flat_hash_map<uint64_t, WaitsOfStream> waits_of_;    // by stream; only streams that are still here
   WaitId next_wait_ = 1;
-  size_t bytes_ = 0;      // of keys, values and queues
-  size_t key_bytes_ = 0;  // of entries_
-  // No wait begins while streams that have gone have left more keys of waits than this to forget: who connects again
-  // and again must not be faster than that.
+  size_t bytes_ = 0;      // memory of keys, values and queues
+  size_t key_bytes_ = 0;  // size of the keys of entries_
+  // No wait begins while streams that have gone have left more keys of waits than this to forget. So a client that
+  // connects again and again cannot be faster than that work.
   static constexpr size_t kMaxGoneKeys = 2 * kMaxKeys;
-  // Work that is left. Ids of waits that have ended meanwhile are passed over: no id comes again.
+  // The work that is left. Ids of waits that have ended meanwhile are skipped; an id is not used again.
   std::deque<std::string> pushed_;  // queues whose new element wakes one waiter
   std::deque<WaitIds> created_;     // waiters of keys that were created
   std::deque<Opened> opened_;
-  std::deque<WaitsOfStream> gone_;  // and waits that were cancelled
+  std::deque<WaitsOfStream> gone_;  // also has cancelled waits
   size_t gone_keys_ = 0;
 };
 

@@ -82,7 +82,7 @@ TEST_F(RootCoreTest, AddCountsFromNothingAndFromAnyNumber) {
   EXPECT_EQ(Add("k", 5).number, 5);
   EXPECT_EQ(Add("k", -7).number, -2);
   EXPECT_THAT(Get({"k"}), ElementsAre("-2"));
-  Set("k", " +12 apples");  // what PyTorch's server takes for a number
+  Set("k", " +12 apples");  // PyTorch's server reads this as a number
   EXPECT_EQ(Add("k", 1).number, 13);
   Set("k", std::to_string(std::numeric_limits<int64_t>::max()));
   EXPECT_EQ(Add("k", 1).number, std::numeric_limits<int64_t>::min());
@@ -168,7 +168,7 @@ TEST_F(RootCoreTest, ABarrierOpensWhenAllHaveCome) {
   const Asked third = come(3, 3);
   EXPECT_TRUE(IsAnswered(first) && IsAnswered(second) && IsAnswered(third));
   EXPECT_THAT(Get({"b"}), ElementsAre("3"));
-  // Who expects fewer is through; who expects more waits on, and may leave.
+  // A client that expects fewer is released; one that expects more goes on waiting and may leave.
   EXPECT_TRUE(IsAnswered(come(1, 4)));
   const Asked waits = come(2, 9);
   root_.Cancel(2, waits.id);
@@ -188,7 +188,7 @@ class ManyWaitsTest : public RootCoreTest {
     for (size_t i = 0; i < kMany; ++i) waits.push_back(Wait(stream, {key}));
     return waits;
   }
-  // The first of `waits` that is not answered.
+  // Returns the index of the first of `waits` that is not answered.
   size_t AnsweredInOrder(const std::vector<Asked>& waits) {
     size_t answered = 0;
     while (answered < waits.size() && IsAnswered(waits[answered])) ++answered;
@@ -221,7 +221,7 @@ TEST_F(ManyWaitsTest, OpensABarrierInSlices) {
     waits.push_back(clients_.Ask(kTier, StoreOp::kBarrier, {"b"}, {}, static_cast<int64_t>(kMany)));
   }
   EXPECT_LE(AnsweredInOrder(waits), StoreCore::kMaxVisits);
-  // The number is set back, and somebody comes who has to wait.
+  // The number is set back, and a client comes that has to wait.
   Set("b", "0");
   const Asked late = clients_.Ask(2, StoreOp::kBarrier, {"b"}, {}, 2);
   EXPECT_LE(RoundsUntilDone(), 4);
@@ -320,7 +320,7 @@ TEST_F(RootCoreTest, APushWakesATierForOneOfItsClients) {
   EXPECT_THAT(woken->values, ElementsAre("q"));
   EXPECT_FALSE(IsAnswered(client));
   EXPECT_EQ(root_.waiting(), 2u) << "the tier's stands for many";
-  root_.WakeBack("q");  // it had no client left to wake
+  root_.WakeBack("q");  // the tier has no client left to wake
   EXPECT_TRUE(IsAnswered(client));
 }
 
@@ -343,7 +343,7 @@ TEST_F(RootCoreTest, AWriteWaitsUntilEveryCopyIsGivenBack) {
   EXPECT_THAT(revoked_[0].keys, ElementsAre("k"));
   root_.Acknowledge(kTier, revoked_[0].batch);
   EXPECT_THAT(clients_.TakeResumed(), IsEmpty());
-  root_.Gone(kOtherTier);  // who is gone has no copies
+  root_.Gone(kOtherTier);  // a stream that has gone has no copies
   EXPECT_THAT(clients_.TakeResumed(), ElementsAre(1, 2));
   EXPECT_EQ(clients_.Ask(1, StoreOp::kSet, {"k"}, {"new"}).result, Result::kDone);
   EXPECT_THAT(Get({"k"}), ElementsAre("new"));
@@ -353,7 +353,7 @@ TEST_F(RootCoreTest, ATierThatWritesKnowsThatItsCopyIsOld) {
   clients_.Ask(kTier, StoreOp::kMultiGet, {"k"});
   EXPECT_EQ(clients_.Ask(kTier, StoreOp::kSet, {"k"}, {"v"}).result, Result::kDone);
   EXPECT_TRUE(revoked_.empty());
-  // Nor is asked who has said that it forgot.
+  // A tier that has forgotten its copy is not asked either.
   clients_.Ask(kOtherTier, StoreOp::kMultiGet, {"k"});
   root_.Forget(kOtherTier, {"k"});
   EXPECT_EQ(clients_.Ask(1, StoreOp::kSet, {"k"}, {"w"}).result, Result::kDone);

@@ -1,12 +1,12 @@
-// The server's loop: bytes to requests and frames, answers to bytes, and what a round of it does in which order.
+// The server's loop: it turns bytes into requests and frames, and answers into bytes, in a fixed order within a round.
 //
 // Design:
-// 1. Everything runs on the loop's thread. Answers and blocked calls never run other calls from within a core: they
-//    leave notes (Connections), and these are looked at when the round ends.
-// 2. What a round brought is written at its end, one send() a connection.
-// 3. No peer exceeds its own budget (ClientService, TierService), nor all of them the common one (MemoryBudget). And
-//    no peer gets more than a slice of a round: one answer, kMaxTierSlice of frames or kPumpSliceNs. Each step of a
-//    round's end takes no longer than a TimeSlice; what is left has its turn in the next round.
+// 1. Everything runs on the loop's thread. A core never runs other calls from within an answer or a blocked call: it
+//    marks connections (Connections), and these are handled when the round ends.
+// 2. The output of a round is written at its end, with one send() for each connection.
+// 3. A peer may not exceed its own budget (ClientService, TierService), nor all peers the common one (MemoryBudget). A
+//    peer gets at most a slice of a round: one answer, kMaxTierSlice of frames or kPumpSliceNs. Each step of a round's
+//    end takes at most a TimeSlice; the rest has its turn in the next round.
 #include "store/server.h"
 
 #include <sys/socket.h>
@@ -34,7 +34,7 @@
 namespace taskd::store {
 namespace {
 
-constexpr size_t kMaxReadAhead = 256 * 1024;  // of a client whose call is under way
+constexpr size_t kMaxReadAhead = 256 * 1024;  // unread input of a client whose call is under way
 constexpr size_t kMaxServiceUnread = 64 * 1024 * 1024;
 constexpr int64_t kTickNs = 1'000'000'000;
 
@@ -183,7 +183,7 @@ void Server::Receive(Connection& connection) {
   TakeFrames(connection);
 }
 
-// From a client, or from a peer that may still turn out to be another kind.
+// Receives from a client, or from a peer that may still turn out to be of another kind.
 void Server::ReceiveAsClient(Connection& connection, std::string_view bytes) {
   if (absl::Status fed = connection.parser.Feed(bytes); !fed.ok()) return connections_.Doom(connection, fed.message());
   const StoreParser::Peer kind = connection.parser.peer();
@@ -287,7 +287,7 @@ void Server::RoundEnd() {
   PumpReady();
   backend_.Flush();
   if (!backend_.is_full()) {
-    budget_.BeginRound();  // who waits has a share of its own
+    budget_.BeginRound();  // held back calls have a share of their own
     const Connections::Ids held_back = connections_.TakeHeldBack();
     auto id = held_back.begin();
     for (const TimeSlice slice; id != held_back.end() && !slice.is_over(); ++id) Resume(*id);
@@ -295,7 +295,7 @@ void Server::RoundEnd() {
   }
   const size_t unread_before = connections_.unread_bytes();
   WriteDirty();
-  if (backend_.core().has_work()) connections_.Schedule();  // closed connections may have left some, too
+  if (backend_.core().has_work()) connections_.Schedule();  // closed connections may have left work too
   const bool may_go_on = budget_.round_is_full() || connections_.unread_bytes() < unread_before;
   if (connections_.any_held_back() && !backend_.is_full() && may_go_on) connections_.Schedule();
   budget_.BeginRound();
@@ -330,7 +330,7 @@ void Server::Write(Connection& connection) {
   if (!connection.Write()) return connections_.Doom(connection);
   const bool all = connection.unread() == 0;
   if (all && connection.close_when_written) return connections_.Doom(connection);
-  // Its next request or frame may have waited for room.
+  // The next request or frame may have waited for room.
   const bool has_room = all || (!connection.is_client() && connection.unread() <= kMaxTierUnread);
   if (has_room && connection.HasMore()) connections_.MarkReady(connection);
   SetInterest(connection);
@@ -382,7 +382,7 @@ void Server::Tick() {
   acceptor_.Tick();
 }
 
-// What clients have asked can never be answered now, and the keys may be other ones when there is a root again.
+// The present calls of clients can never be answered, and the keys may be different when there is a root again.
 void Server::UplinkLost() {
   if (connections_.size() > 0 && !expect_end_) {
     spdlog::warn("store: without the store above {} connections are closed", connections_.size());

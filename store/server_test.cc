@@ -1,4 +1,4 @@
-// Stores and what is connected to them, over real connections on one loop.
+// Tests stores and their peers over real connections on one loop.
 #include "store/server.h"
 
 #include <gtest/gtest.h>
@@ -33,11 +33,11 @@ class StoreServerTest : public ::testing::Test {
     if (upstream != nullptr) options.upstream = absl::StrCat("127.0.0.1:", upstream->port());
     absl::StatusOr<std::unique_ptr<StoreServer>> server = StoreServer::Start(&loop_, options);
     EXPECT_TRUE(server.ok()) << server.status();
-    (*server)->SetPeerTimeout(5'000);  // the least that there is
+    (*server)->SetPeerTimeout(5'000);  // the minimum
     return *std::move(server);
   }
 
-  // Turns the loop until `condition` holds.
+  // Runs the loop until `condition` holds.
   void RunUntil(const std::function<bool()>& condition) {
     const taskd::testing::Deadline deadline;
     std::function<void()> look = [&] {

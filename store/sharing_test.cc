@@ -45,7 +45,7 @@ TEST_F(SharingTest, WriterRunsBeforeThoseWhoWaitedOnceEveryHolderHasAnswered) {
   EXPECT_TRUE(sharing_.WhenUnlocked({"k"}, Run("reader")));
   ASSERT_EQ(sent_.size(), 2u);
   sharing_.Acknowledge(7, sent_[0].batch);
-  sharing_.Acknowledge(7, sent_[0].batch);  // a second time does not count for another holder
+  sharing_.Acknowledge(7, sent_[0].batch);  // a repeated acknowledgement does not count for another holder
   EXPECT_TRUE(sharing_.IsLocked("k"));
   EXPECT_THAT(ran_, IsEmpty());
   sharing_.Acknowledge(8, sent_[0].batch);
@@ -115,7 +115,7 @@ TEST_F(SharingTest, KeysOfOneWriteAreFreeTogether) {
 TEST_F(SharingTest, ThousandsOfHoldersAndReusedPlaces) {
   for (uint64_t stream = 1; stream <= 3000; ++stream) sharing_.Grant("k", stream);
   for (uint64_t stream = 1; stream <= 3000; stream += 2) sharing_.DropStream(stream);
-  sharing_.Grant("other", 9001);  // takes a place that is free again: it holds nothing of its predecessor's
+  sharing_.Grant("other", 9001);  // takes a free slot, without the copies of its predecessor
   ASSERT_FALSE(sharing_.Revoke({"k"}, 0, Run("writer")));
   EXPECT_EQ(sent_.size(), 1500u);
   for (const Revoked& revoked : sent_) EXPECT_EQ(revoked.stream % 2, 0u);

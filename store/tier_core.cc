@@ -10,7 +10,7 @@ constexpr size_t kWrittenBeforeProbe = 4096;
 
 bool WantsValues(StoreOp op) { return op == StoreOp::kGet || op == StoreOp::kMultiGet; }
 
-// Equal for requests that one answer serves.
+// Returns a key that is equal for requests that one answer serves.
 std::string Signature(StoreOp op, const std::vector<std::string>& keys) {
   std::string signature(1, static_cast<char>(op));
   for (const std::string& key : keys) {
@@ -21,7 +21,7 @@ std::string Signature(StoreOp op, const std::vector<std::string>& keys) {
   return signature;
 }
 
-// The answer that a client's read has in the states and values of a reply, which may be those of its first keys.
+// Returns a client's answer from the states and values of a reply, which may cover the first keys only.
 StoreAnswer ReadAnswer(const StoreCall& call, const std::vector<uint8_t>& states,
                        const std::vector<std::string>& values) {
   StoreAnswer answer;
@@ -30,7 +30,7 @@ StoreAnswer ReadAnswer(const StoreCall& call, const std::vector<uint8_t>& states
   if (WantsValues(call.caller.op) && !all && states.size() < keys.size() && !states.empty()) {
     answer.rest.assign(keys.begin() + static_cast<ptrdiff_t>(states.size()), keys.end());
   } else if (!all) {
-    answer.fault = true;  // no store of ours answers that
+    answer.fault = true;  // a TaskD store does not answer like this
     return answer;
   }
   if (call.caller.op == StoreOp::kCheck) {
@@ -41,7 +41,7 @@ StoreAnswer ReadAnswer(const StoreCall& call, const std::vector<uint8_t>& states
   auto value = values.begin();
   for (uint8_t state : states) {
     const bool has_value = (state & kHasValue) != 0 && value != values.end();
-    if (!has_value && !call.of_this_try) answer.fault = true;  // as at the root
+    if (!has_value && !call.of_this_try) answer.fault = true;  // the root does the same
     answer.values.push_back(has_value ? *value++ : std::string());
   }
   return answer;
@@ -67,14 +67,14 @@ StoreCore::Result TierCore::Execute(StoreCall& call) {
       AddToCounter(call);
       return Result::kDone;
     case StoreOp::kPing:
-    case StoreOp::kCancelWait:  // Cancel() has answered the wait that it ends
+    case StoreOp::kCancelWait:  // Cancel() has ended the wait
       return AnswerPing(call);
     default:
       return PassThrough(call);
   }
 }
 
-// Of what comes from above nothing is known before it is there.
+// Only values that are here count: those from above are unknown until they come.
 size_t TierCore::AnswerBytes(const StoreRequest& request, size_t enough) const {
   size_t bytes = 0;
   if (!WantsValues(request.op)) return bytes;
@@ -109,13 +109,13 @@ void TierCore::Send(const TierFrame& frame) {
   send_(frame);
 }
 
-// The last frame sent changed these keys, or gave up their copies.
+// Notes that the last frame sent has changed these keys, or has given up their copies.
 void TierCore::Written(const std::vector<std::string>& keys) {
   for (const std::string& key : keys) {
     DropCopy(key);
     unseen_.AddKey(key);
   }
-  // Without any reader, writes without an answer would be remembered for ever.
+  // If clients only write, a probe is needed to learn which writes have been executed, so that they can be forgotten.
   if (unseen_.keys() > kWrittenBeforeProbe && !probing_) {
     probing_ = true;
     TierFrame probe;
@@ -181,8 +181,8 @@ bool TierCore::AnswerFromCopies(const StoreCall& call) {
   return true;
 }
 
-// Answers the caller from the reply. A tier below gets copies of what this tier has copies of; not one that has gone
-// meanwhile, for it would never give them back; and none where the copies may be newer than the reply.
+// Answers the caller from the reply. A tier below gets copies of keys of which this tier has copies. It gets none if it
+// has gone meanwhile, because it would never give them back, or if the copies may be newer than the reply.
 void TierCore::AnswerJoiner(const StoreCall& call, const TierFrame& reply, bool may_copy) {
   if (reply.type == TierFrame::Type::kFault) {
     StoreAnswer answer;
@@ -208,15 +208,15 @@ void TierCore::AnswerJoiner(const StoreCall& call, const TierFrame& reply, bool 
 }
 
 bool TierCore::MayJoin(const StoreCall& call, const Flight& flight) const {
-  // The caller may have written on its own connection, with no answer to wait for, after the flight had left.
+  // The caller may have sent a write without a reply after the flight had left.
   if (unseen_.AnySince(call.caller.stream, flight.sequence)) return false;
-  // Which of several keys are waited for is settled when a wait begins: a deletion later does not matter to it.
+  // A wait for several keys settles at its begin which of them are missing; a later deletion does not matter to it.
   if (flight.op == StoreOp::kWait) return flight.keys.size() == 1 || !flight.flushed;
   return std::none_of(flight.keys.begin(), flight.keys.end(),
                       [&](const std::string& key) { return unseen_.IsWrittenSince(key, flight.sequence); });
 }
 
-// Joins the request under way that equals this one, or sends it.
+// Joins an equal request that is under way, or sends the request.
 void TierCore::Join(StoreCall call) {
   const StoreOp op = call.request.op == StoreOp::kGet ? StoreOp::kMultiGet : call.request.op;
   const std::string signature = Signature(op, call.request.keys);
@@ -247,7 +247,7 @@ void TierCore::Join(StoreCall call) {
   flight->joiners.emplace_hint(flight->joiners.end(), place, Joiner{std::move(call), late});
 }
 
-// For a call that was taken before: it cannot be given back to its stream.
+// Executes a call that was taken before and so cannot be given back to its stream.
 void TierCore::Retry(StoreCall call) {
   if (sharing_.WhenUnlocked(call.request.keys, [this, call] { Retry(call); })) return;
   if (!AnswerFromCopies(call)) Join(std::move(call));
@@ -379,7 +379,7 @@ void TierCore::FlightReplied(TierFrame reply) {
 void TierCore::TakeCopies(const TierFrame& reply, const std::vector<std::string>& keys) {
   auto full = [&] { return copies_.size() + keys.size() > kMaxCopies || copy_bytes_ > kMaxCopyBytes; };
   if (full()) DropUnsharedCopies();
-  if (full()) return;  // the store above may think that it gave one: it asks for it back, no more
+  if (full()) return;  // the store above may believe in a copy here: it will only revoke it
   auto value = reply.values.begin();
   for (size_t i = 0; i < keys.size() && i < reply.states.size(); ++i) {
     const uint8_t state = reply.states[i];
@@ -407,7 +407,7 @@ void TierCore::DropCopy(const std::string& key) {
   copies_.erase(found);
 }
 
-// Room for new ones. What tiers below hold stays.
+// Makes room for new copies. Copies that tiers below hold stay.
 void TierCore::DropUnsharedCopies() {
   TierFrame frame;
   frame.type = TierFrame::Type::kForget;
@@ -427,7 +427,7 @@ void TierCore::Revoke(uint64_t batch, const std::vector<std::string>& keys) {
     TierFrame frame;
     frame.type = TierFrame::Type::kAcknowledge;
     frame.id = batch;
-    send_(frame);  // not counted: it is executed before what was sent earlier
+    send_(frame);  // acknowledgements are not counted, because they overtake earlier frames
   };
   if (sharing_.Revoke(keys, 0, done)) done();
 }
@@ -438,7 +438,7 @@ void TierCore::WakeBack(const std::string& key) {
 }
 
 void TierCore::PassWakeOn(const std::string& key) {
-  // Another client of this tier may wait for it.
+  // Another client of this tier may wait for the element.
   auto found = by_signature_.find(Signature(StoreOp::kWait, {key}));
   if (found != by_signature_.end()) {
     woken_.emplace_back(found->second, key);
@@ -481,9 +481,9 @@ void TierCore::Gone(uint64_t stream) {
   DoWork();
 }
 
-// ---- Ends of waits, and answers that many want
+// ---- Ends of waits, and answers for many callers
 
-// False: it was cancelled, or its stream has gone.
+// Returns false if the wait was cancelled, or if its stream has gone.
 bool TierCore::EndWaiting(const StoreCaller& caller, uint64_t place) {
   auto of_stream = waiting_.find(caller.stream);
   if (of_stream == waiting_.end()) return false;
@@ -495,7 +495,7 @@ bool TierCore::EndWaiting(const StoreCaller& caller, uint64_t place) {
   return true;
 }
 
-// Nobody waits for it any more.
+// Ends the request above if this was its last waiter.
 void TierCore::EndSent(const Waiting& waiting) {
   --waiting_count_;
   if (passed_through_.erase(waiting.sent) > 0) {
@@ -540,7 +540,8 @@ void TierCore::WakeOne() {
     return PassWakeOn(key);
   }
   Flight& flight = found->second;
-  // Who asks from now on may find the element still there, and must not wait behind those for whom it was not enough.
+  // A later caller may find the element still there. It must not wait behind the present waiters, for which one element
+  // is not enough.
   auto newest = by_signature_.find(Signature(flight.op, flight.keys));
   if (newest != by_signature_.end() && newest->second == id) by_signature_.erase(newest);
   while (!flight.joiners.empty()) {
@@ -551,12 +552,12 @@ void TierCore::WakeOne() {
     Joiner joiner = std::move(first->second);
     flight.joiners.erase(first);
     const StoreCaller caller = joiner.call.caller;
-    if (!waiting_.contains(caller.stream)) continue;  // it has gone, and the element is for another one
+    if (!waiting_.contains(caller.stream)) continue;  // the waiter has gone, and the element is for another one
     StoreAnswer answer;
     if (caller.tier) {
       answer.wake_one = true;
       answer.values = {key};
-      // It waits for its others; the next wake goes to another one.
+      // The tier goes on waiting for its other clients; the next element goes to another waiter.
       waiting_[caller.stream][caller.id].place = next_place_;
       flight.joiners.emplace_hint(flight.joiners.end(), next_place_++, std::move(joiner));
       host_.answer(caller, std::move(answer));
@@ -568,13 +569,13 @@ void TierCore::WakeOne() {
     woken_.pop_front();
     return;
   }
-  EndFlightIfAlone(id);  // and the element goes back to the store above
+  EndFlightIfAlone(id);  // the element goes back to the store above
 }
 
 void TierCore::AnswerJoiners() {
   Landed& landed = landed_.front();
   auto& joiners = landed.flight.joiners;
-  const size_t copied = BytesOf(landed.reply.values) / kVisitBytes;  // for each of them
+  const size_t copied = BytesOf(landed.reply.values) / kVisitBytes;  // visits for the copying, for each joiner
   while (!joiners.empty() && may_visit()) {
     auto first = joiners.begin();
     const uint64_t place = first->first;

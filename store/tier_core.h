@@ -1,13 +1,14 @@
-// The way of a node's clients to the keys: combines what they ask before it goes up (core.h).
+// Passes the calls of a node's clients on to the keys, and combines them before it sends them up (core.h).
 //
-// What goes up, and what is answered here:
-// - reads (GET, MULTI_GET, CHECK): answered from copies; else one request goes up for all equal ones. Who asked after
-//   it went up is answered from it only if it brought copies, since else it may be older than the question.
-// - WAIT: one standing wait for all equal ones. Its answer brings copies; the GET that follows stays here.
-// - ADD: one under way for each key; those that come meanwhile go up together as their sum, and each gets its own
-//   ticket.
-// - writes without reply go up at once, in order, on one connection.
-// - all else is passed through.
+// This is how each operation is handled:
+// - Reads (GET, MULTI_GET, CHECK) are answered from copies, or else by one request for all equal ones. A client that
+//   asks after that request was sent shares its answer only if the answer brought copies. Without copies the answer may
+//   be older than the question.
+// - WAIT: one wait above stands for all equal ones. Its answer brings copies, so that the GET that follows stays here.
+// - ADD: one is under way for each key. Those that come meanwhile are sent together as their sum, and each gets its own
+//   number.
+// - Writes without a reply are sent at once, in order, on one connection.
+// - All other operations are passed through.
 #pragma once
 
 #include <cstdint>
@@ -32,7 +33,7 @@ class TierCore : public StoreCore {
   static constexpr size_t kMaxCopies = 256 * 1024;
   static constexpr size_t kMaxCopyBytes = 64 * 1024 * 1024;
 
-  // `send`: to the store above, in order.
+  // `send` sends to the store above, in order.
   TierCore(StoreCoreHost host, Sharing* sharing, std::function<void(const TierFrame&)> send)
       : host_(std::move(host)), sharing_(*sharing), send_(std::move(send)) {}
 
@@ -45,18 +46,19 @@ class TierCore : public StoreCore {
   void Forget(uint64_t stream, const std::vector<std::string>& keys) override;
   void WakeBack(const std::string& key) override;
   uint64_t Confirmed(uint64_t stream, uint64_t frames) override { return unseen_.Confirmed(stream, frames); }
-  void ForgetTry(bool) override {}  // the root's affair
+  void ForgetTry(bool) override {}  // only the root has the keys
   size_t AnswerBytes(const StoreRequest& request, size_t enough) const override;
   size_t bytes() const override { return copy_bytes_; }
   size_t list_bytes() const override { return 0; }
   uint64_t keys() const override { return copies_.size(); }
   uint64_t waiting() const override { return waiting_count_; }
 
-  // From the store above. Answers to calls that are over are ignored.
+  // Handles a frame from the store above. Ignores answers to calls that are over.
   void Received(TierFrame frame);
-  // Hands over what was held back for others to join. To be called before what was handed to `send` is written.
+  // Passes requests to `send` that were held back for others to join. To be called before the frames of `send` are
+  // written.
   void BeforeFlush();
-  // It is on its way: who asks from now on may ask after it was answered.
+  // Notes that the frames have been written: a client that asks from now on may ask after they are answered.
   void Flushed();
 
  private:
@@ -69,24 +71,24 @@ class TierCore : public StoreCore {
     StoreCall call;
     bool late = false;  // it asked after the request had been sent
   };
-  // A read or a wait that went up, and all who want its answer.
+  // A read or a wait that was sent up, and all callers that want its answer.
   struct Flight {
     StoreOp op;             // kMultiGet, kCheck, kWait
-    uint64_t sequence = 0;  // of its frame (UnseenWrites)
+    uint64_t sequence = 0;  // number of its frame (UnseenWrites)
     bool flushed = false;
     std::vector<std::string> keys;
-    absl::btree_map<uint64_t, Joiner> joiners;  // by place: in order of arrival
+    absl::btree_map<uint64_t, Joiner> joiners;  // by place, which is the order of arrival
   };
-  // A flight that has its reply, and joiners that have not been answered from it.
+  // A flight with its reply, and the joiners that have not been answered yet.
   struct Landed {
     Flight flight;
     TierFrame reply;
     uint64_t turn;  // when the reply came
   };
-  // A kWait or kBarrier of a stream.
+  // Identifies a kWait or kBarrier of a stream that was sent up.
   struct Waiting {
-    uint64_t sent;   // the id of what was sent for it
-    uint64_t place;  // of a kWait among the flight's joiners
+    uint64_t sent;   // id of the request that was sent for it
+    uint64_t place;  // place of a kWait among the flight's joiners
   };
   using WaitingById = absl::btree_map<uint64_t, Waiting>;
   struct Adding {
@@ -98,11 +100,11 @@ class TierCore : public StoreCore {
     std::vector<Adding> next;
     bool of_this_try = false;
   };
-  // ADDs that went up together, and those of them that have not been answered.
+  // ADDs that were sent together; those from `next` on have not been answered.
   struct Added {
     std::vector<Adding> addings;
     size_t next = 0;
-    uint64_t value;  // the counter's before addings[next]
+    uint64_t value;  // value of the counter before addings[next]
     bool fault;
   };
 
@@ -142,7 +144,7 @@ class TierCore : public StoreCore {
   Sharing& sharing_;
   std::function<void(const TierFrame&)> send_;
 
-  absl::flat_hash_set<uint64_t> tiers_;  // streams of tiers below that have asked for anything and are there
+  absl::flat_hash_set<uint64_t> tiers_;  // streams of tiers below that have made a call and are still here
   absl::flat_hash_map<std::string, Copy> copies_;
   size_t copy_bytes_ = 0;
   UnseenWrites unseen_;
@@ -154,14 +156,14 @@ class TierCore : public StoreCore {
   std::vector<uint64_t> unflushed_;
   absl::flat_hash_map<std::string, Counter> counters_;
   std::vector<std::string> unsent_counters_;
-  absl::flat_hash_map<uint64_t, std::string> adds_;            // sent: id -> key
-  absl::flat_hash_map<uint64_t, StoreCaller> passed_through_;  // sent: id -> who asked
-  absl::flat_hash_map<uint64_t, WaitingById> waiting_;         // by stream, of those that are here
+  absl::flat_hash_map<uint64_t, std::string> adds_;            // id of the sent ADD -> key
+  absl::flat_hash_map<uint64_t, StoreCaller> passed_through_;  // id of the sent request -> caller
+  absl::flat_hash_map<uint64_t, WaitingById> waiting_;         // by stream; only streams that are still here
   size_t waiting_count_ = 0;
   uint64_t next_place_ = 1;
-  uint64_t turn_ = 0;  // counts what came from above and the rounds
+  uint64_t turn_ = 0;  // counts frames from above and rounds
 
-  // Work that is left.
+  // The following lists have the work that is left.
   std::deque<std::pair<uint64_t, std::string>> woken_;  // a flight with a kWait, and the queue with a new element
   std::deque<Landed> landed_;
   std::deque<Added> added_;

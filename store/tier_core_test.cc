@@ -22,7 +22,7 @@ using Type = TierFrame::Type;
 constexpr uint8_t kCopied = kPresent | kCopy | kHasValue;
 constexpr uint64_t kTierBelow = 100;
 
-// A tier; the test is the store above.
+// The test plays the store above a tier.
 class TierCoreTest : public ::testing::Test {
  protected:
   TierCoreTest() {
@@ -37,15 +37,15 @@ class TierCoreTest : public ::testing::Test {
   int64_t NumberOf(const Asked& asked) { return clients_.AnswerTo(asked).value().number; }
   std::string ValueOf(const Asked& asked) { return clients_.AnswerTo(asked).value().values.at(0); }
 
-  // What has gone up since the last call.
+  // Returns the frames that were sent up since the last call.
   std::vector<TierFrame> TakeSent() { return std::exchange(sent_, {}); }
-  // The one that has.
+  // Returns the only frame that was sent.
   TierFrame TakeOne() {
     std::vector<TierFrame> sent = TakeSent();
     EXPECT_EQ(sent.size(), 1u);
     return sent.empty() ? TierFrame() : std::move(sent[0]);
   }
-  // The round ends: it is on its way.
+  // Ends the round: the frames are written.
   std::vector<TierFrame> Flush() {
     tier_.BeforeFlush();
     tier_.Flushed();
@@ -57,7 +57,7 @@ class TierCoreTest : public ::testing::Test {
     return sent.empty() ? TierFrame() : std::move(sent[0]);
   }
 
-  // The store above has executed all that was sent, and answers.
+  // The store above has executed all frames, and answers.
   void Reply(const TierFrame& request, std::vector<uint8_t> states, Strings values = {}, int64_t number = 0) {
     TierFrame reply;
     reply.type = Type::kReply;
@@ -81,9 +81,9 @@ class TierCoreTest : public ::testing::Test {
 
   CoreClients clients_;
   std::vector<TierFrame> sent_;
-  uint64_t counted_ = 0;  // of what was sent, what the store above counts
+  uint64_t counted_ = 0;  // sent frames that the store above counts
   Sharing sharing_{[this](uint64_t stream, uint64_t batch, const Strings&) { revoked_.emplace_back(stream, batch); }};
-  std::vector<std::pair<uint64_t, uint64_t>> revoked_;  // of tiers below: stream, batch
+  std::vector<std::pair<uint64_t, uint64_t>> revoked_;  // from tiers below: (stream, batch)
   TierCore tier_{clients_.Host(), &sharing_, [this](const TierFrame& frame) {
                    counted_ += frame.type != Type::kAcknowledge;
                    sent_.push_back(frame);
@@ -110,7 +110,7 @@ TEST_F(TierCoreTest, WhoAsksAfterTheQuestionWentUpGetsNoOlderAnswer) {
   const TierFrame read = FlushOne();
   const Asked late = Get(2, "k");
   EXPECT_THAT(Flush(), IsEmpty());
-  Reply(read, {kPresent | kHasValue}, {"v"});  // no copy: it may have changed since
+  Reply(read, {kPresent | kHasValue}, {"v"});  // without a copy: the value may have changed since
   EXPECT_EQ(ValueOf(early), "v");
   EXPECT_FALSE(IsAnswered(late));
   Reply(FlushOne(), {kPresent | kHasValue}, {"w"});
@@ -132,15 +132,15 @@ TEST_F(TierCoreTest, AMalformedAnswerEndsItsClientAlone) {
     const Asked asked = clients_.Ask(1, StoreOp::kMultiGet, {"a", "b"});
     Reply(FlushOne(), states, values);
     EXPECT_TRUE(clients_.AnswerTo(asked).value().fault) << states.size();
-    // What it brought of copies does not stay in the way.
+    // Copies that it brought can be revoked.
     Receive(Type::kRevoke, 7, {"a", "b"});
     TakeSent();
   }
-  // A state that promises a value which does not come: as a key that is not there.
+  // A state may promise a value that does not come: then the key counts as absent.
   const Asked asked = clients_.Ask(1, StoreOp::kMultiGet, {"a", "b"});
   Reply(FlushOne(), {kCopied, kCopied}, {"1"});
   EXPECT_THAT(clients_.AnswerTo(asked).value().values, ElementsAre("1", ""));
-  // Answers to nobody, and what never comes down.
+  // Unknown answers and frame types that never come down are ignored.
   Reply(TierFrame(), {kCopied}, {"v"});
   for (Type type : {Type::kFault, Type::kWakeOne, Type::kHello, Type::kRequest, Type::kCancel}) Receive(type, 4711);
   EXPECT_THAT(Flush(), IsEmpty());
@@ -156,7 +156,7 @@ TEST_F(TierCoreTest, AddsGoUpAsTheirSumAndEachGetsItsTicket) {
   const TierFrame sum = FlushOne();
   EXPECT_EQ(sum.op, StoreOp::kAdd);
   EXPECT_EQ(sum.number, 6);
-  // Those that come meanwhile are the next sum.
+  // ADDs that come meanwhile are the next sum.
   const Asked four = Add(4, 4), five = Add(5, -5);
   EXPECT_THAT(Flush(), IsEmpty());
   Reply(sum, {}, {}, 106);
@@ -257,7 +257,7 @@ TEST_F(TierCoreTest, WritesGoUpInTheirOrderAndTheirWriterReadsNothingOlder) {
   EXPECT_EQ(sent[1].op, StoreOp::kMultiSet);
   EXPECT_EQ(sent[2].op, StoreOp::kDelete);
   EXPECT_EQ(tier_.keys(), 0u) << "its copy is old";
-  // Even of what it has a copy of: until the root is known to have executed the writes.
+  // This holds even for keys with a copy, until the root is known to have executed the writes.
   const Asked read = Get(1, "k");
   const Asked ping = clients_.Ask(1, StoreOp::kPing, {}, {}, 5);
   const std::vector<TierFrame> asked = Flush();
@@ -278,7 +278,7 @@ TEST_F(TierCoreTest, ACopyThatIsOlderThanAWriteIsNotKept) {
   TierFrame reply;
   reply.type = Type::kReply;
   reply.id = asked.id;
-  reply.processed = before;  // the root has not seen the write
+  reply.processed = before;  // the root has not executed the write yet
   reply.states = {kCopied};
   reply.values = {"old"};
   tier_.Received(reply);
@@ -357,7 +357,7 @@ TEST_F(TierCoreTest, ATierBelowGetsCopiesOfWhatIsCopiedHereAlone) {
   EXPECT_THAT(answer.values, ElementsAre("1", "2"));
 }
 
-// ---- Many who want one answer
+// ---- Many callers of one answer
 
 constexpr size_t kMany = 2 * StoreCore::kMaxVisits + 2;
 

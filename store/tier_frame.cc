@@ -21,7 +21,7 @@ void AppendStrings(const std::vector<std::string>& strings, std::string& out) {
   }
 }
 
-// Reads values off the front; after the first that is not whole everything fails.
+// Reads values from the front. After the first incomplete value every read fails.
 class Reader {
  public:
   explicit Reader(std::string_view bytes) : bytes_(bytes) {}

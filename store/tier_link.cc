@@ -55,7 +55,7 @@ void TierLink::Connect() {
   hints.ai_family = AF_UNSPEC;
   hints.ai_socktype = SOCK_STREAM;
   addrinfo* found = nullptr;
-  // Asking for a name blocks, but without an upstream there is nothing to do that could wait for it.
+  // Resolving a name blocks the loop, but without an upstream there is no other work that could be delayed.
   const int failure = getaddrinfo(upstream_.host.c_str(), std::to_string(upstream_.port).c_str(), &hints, &found);
   if (failure != 0) return Retry(gai_strerror(failure));
   std::unique_ptr<addrinfo, void (*)(addrinfo*)> list(found, freeaddrinfo);
@@ -126,7 +126,7 @@ void TierLink::Greet() {
   greeting_written_ = 0;
 }
 
-// False: the connection is gone.
+// Returns false if the connection is gone.
 bool TierLink::Prove(const std::string& challenge) {
   if (secret_.empty()) {
     Retry("the upstream store requires TASKD_TOKEN, which is not set here");
@@ -141,7 +141,7 @@ bool TierLink::Prove(const std::string& challenge) {
 }
 
 void TierLink::Receive() {
-  // One buffer for the thread: what was read is copied on at once.
+  // The thread shares one buffer, because its bytes are copied on at once.
   static thread_local std::array<char, 256 * 1024> buffer;
   const ssize_t size = recv(fd_.get(), buffer.data(), buffer.size(), 0);
   if (size < 0 && (errno == EAGAIN || errno == EINTR)) return;

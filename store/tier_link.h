@@ -1,4 +1,4 @@
-// A tier's connection to the store above it. Connects again for ever.
+// Connects a tier to the store above it. Tries again for ever.
 #pragma once
 
 #include <cstdint>
@@ -14,34 +14,34 @@
 
 namespace taskd::store {
 
-// Of a peer's silence, where nobody has said what it may be: a VM that is moved and a machine that swaps come back.
+// The default limit of a peer's silence: a VM that is migrated and a machine that swaps come back within it.
 inline constexpr int64_t kPeerTimeoutMs = 60'000;
 
 class TierLink {
  public:
   struct Callbacks {
     std::function<void(TierFrame)> received;
-    std::function<void()> lost;  // a connection that stood; what was not answered will not be
+    std::function<void()> lost;  // an established connection is lost; open requests will not be answered
   };
 
-  // On the loop's thread. `secret`: proven to a store above that asks for it; empty: there is none.
+  // To be used on the loop's thread. `secret` is proven to a store above that asks for it; empty: there is none.
   TierLink(EventLoop* loop, std::string secret, Callbacks callbacks);
   ~TierLink();
   TierLink(const TierLink&) = delete;
   TierLink& operator=(const TierLink&) = delete;
 
-  // How long the store above may be silent whose machine or network is gone, on connections from now on.
+  // Sets how long the store above may be silent when its machine or network is gone, for connections from now on.
   void SetPeerTimeout(int64_t timeout_ms) { peer_timeout_ms_ = timeout_ms; }
-  // Connects there from now on. Another than before: a connection that stood is lost.
+  // Connects to `upstream` from now on. If it differs from the present one, an established connection is lost.
   void SetTarget(const HostPort& upstream);
 
-  // Kept until there is a connection; written by Flush().
+  // Keeps the frame until there is a connection; Flush() writes it.
   void Send(const TierFrame& frame);
   void Flush();
-  // The store above will go, which is not logged.
+  // Announces that the store above will end, which is then not logged.
   void ExpectEnd() { expect_end_ = true; }
   bool connected() const { return state_ == State::kConnected; }
-  // How long the store above waits for acknowledgements, as it said last.
+  // Returns how long the store above waits for acknowledgements, as it last reported.
   std::optional<int64_t> patience_ms() const { return patience_ms_; }
   size_t unwritten_bytes() const { return out_.size() - written_; }
   uint64_t requests() const { return requests_; }

@@ -8,15 +8,16 @@
 namespace taskd::store {
 namespace {
 
-constexpr size_t kMaxTierBacklog = 256 * 1024 * 1024;  // one that does not read or is blocked for so much is given up
-constexpr size_t kMaxTierSlice = 4 * 1024 * 1024;      // of its frames, in a round
-constexpr size_t kCallOverhead = 224;                  // of a call or a wait in all that knows it, without its keys
+constexpr size_t kMaxTierBacklog = 256 * 1024 * 1024;  // a tier with more unread or blocked bytes is given up
+constexpr size_t kMaxTierSlice = 4 * 1024 * 1024;      // bytes of its frames in a round
+constexpr size_t kCallOverhead = 224;                  // memory of a call or a wait in all lists, without its keys
 
 bool NoneIsLonger(const std::vector<std::string>& strings, size_t bytes) {
   return std::all_of(strings.begin(), strings.end(), [bytes](const std::string& text) { return text.size() <= bytes; });
 }
 
-// As many keys and values as the operation is about, within the limits of a client's request; a tier may send anything.
+// Returns true if the numbers of keys and values fit the operation, within the limits of a client's request. A tier may
+// send anything.
 bool HasRightShape(const StoreRequest& request) {
   if (request.keys.size() > kMaxKeys || !NoneIsLonger(request.keys, kMaxKeyBytes) ||
       !NoneIsLonger(request.values, kMaxValueBytes)) {
@@ -63,7 +64,7 @@ void TierService::Take(Connection& connection, std::string_view body) {
   if (!frame.ok()) return connections_.Doom(connection, frame.status().message());
   TierCalls& tier = *connection.tier;
   if (!tier.greeted) return Greet(connection, *frame);
-  // At once: what this tier asks may itself wait for the acknowledgement.
+  // An acknowledgement is handled at once, because this tier's queued calls may wait for it.
   if (frame->type == TierFrame::Type::kAcknowledge) return backend_.core().Acknowledge(connection.id, frame->id);
   const size_t bytes = BytesOf(frame->keys) + BytesOf(frame->values) + kCallOverhead;
   tier.queue_bytes += bytes;
@@ -131,7 +132,7 @@ bool TierService::HasRoom(Connection& connection, TierFrame& frame) {
   return has_room;
 }
 
-// False: the frame stays at the head.
+// Returns false if the frame stays at the head.
 bool TierService::Execute(Connection& connection, TierFrame& frame) {
   switch (frame.type) {
     case TierFrame::Type::kRequest:
@@ -151,7 +152,7 @@ bool TierService::Execute(Connection& connection, TierFrame& frame) {
   return true;
 }
 
-// False: the frame stays at the head.
+// Returns false if the frame stays at the head.
 bool TierService::ExecuteRequest(Connection& connection, TierFrame& frame) {
   TierCalls& tier = *connection.tier;
   StoreCall call;
@@ -191,7 +192,7 @@ void TierService::Cancel(Connection& connection, uint64_t id) {
   if (call->second.op == StoreOp::kWait || call->second.op == StoreOp::kBarrier) EndCall(tier, call);
 }
 
-// The client that asked is closed by its tier.
+// The tier closes the client that asked.
 void TierService::Refuse(Connection& connection, const StoreCaller& caller) {
   StoreAnswer answer;
   answer.fault = true;

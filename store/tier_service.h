@@ -1,4 +1,4 @@
-// What a store does with the frames of a tier below it (tier_frame.h).
+// Executes the frames of a tier below (tier_frame.h).
 #pragma once
 
 #include <cstdint>
@@ -15,18 +15,18 @@
 
 namespace taskd::store {
 
-// A tier speaks for many clients: several of its calls are under way at once, and a call is identified by its id
-// alone. So an id is refused while a call with it is under way. A tier has no more than kMaxTierBacklog in each
-// direction, and a slice of each round.
+// A tier acts for many clients: several of its calls are under way at once, and a call is identified by its id alone.
+// So an id is refused while a call with it is under way. A tier may have kMaxTierBacklog in each direction, and gets a
+// slice of each round.
 class TierService {
  public:
-  // `secret`: what tiers have to prove; empty: nothing.
+  // `secret` is what tiers have to prove; empty: they need not.
   TierService(Connections* connections, StoreBackend* backend, MemoryBudget* budget, std::string secret)
       : connections_(*connections), backend_(*backend), budget_(*budget), secret_(std::move(secret)) {}
 
-  // A frame that came; executed by Pump(), in order.
+  // Takes a received frame. Pump() executes the frames in order.
   void Take(Connection& connection, std::string_view body);
-  // Executes what can be executed.
+  // Executes all frames that can be executed now.
   void Pump(Connection& connection);
   void Answer(Connection& connection, const StoreCaller& caller, StoreAnswer answer);
   void SendRevoke(Connection& connection, uint64_t batch, const std::vector<std::string>& keys);

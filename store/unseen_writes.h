@@ -1,7 +1,7 @@
-// What a tier has sent up and the store above may not have executed yet.
+// Remembers what a tier has sent up that the store above may not have executed yet.
 //
-// Frames that the store above counts (TierFrame::processed) are numbered in their order; its answers say up to which
-// it is known to have executed them all.
+// The frames that the store above counts (TierFrame::processed) are numbered in their order. Its answers say how many
+// of the first frames it has executed for certain.
 #pragma once
 
 #include <algorithm>
@@ -18,47 +18,46 @@ namespace taskd::store {
 
 class UnseenWrites {
  public:
-  // The next frame is sent; its number.
+  // Counts the next frame. Returns its number.
   uint64_t NextFrame() { return ++sent_; }
   uint64_t sent() const { return sent_; }
   void Executed(uint64_t frames) { executed_ = std::max(executed_, frames); }
-  // What is known to be executed. After each answer has been dealt with: writers may never ask anything.
+  // Forgets writes that are known to be executed. To be called after each answer has been handled.
   void ForgetExecuted();
 
-  // Writes without an answer, by the stream that asked for them. An answer implies to its reader that its earlier
-  // writes have happened: so until the root is known to have executed them, an answer has to come from there.
-  // `call` was just sent with `id`; ids grow.
+  // These are writes without an answer, by the stream that made them. An answer implies to its reader that the reader's
+  // earlier writes have happened. So until the root is known to have executed them, answers have to come from the root.
   void AddSilent(const StoreCall& call, uint64_t id);
   bool AnyOf(uint64_t stream) const;
-  // It has sent one after the frame `number`, executed or not.
+  // Returns true if the stream has sent a write after frame `number`, executed or not.
   bool AnySince(uint64_t stream, uint64_t number) const;
-  // As StoreCore::Confirmed().
+  // Implements StoreCore::Confirmed().
   uint64_t Confirmed(uint64_t stream, uint64_t frames) const;
-  // Who asked for it; null: it is none of these.
+  // Returns the caller of the write; null if it is not one of these.
   const StoreCaller* FindSilent(uint64_t id) const;
   void ForgetStream(uint64_t stream) { of_stream_.erase(stream); }
 
-  // Keys that this tier wrote or gave back. An answer that is older brings no copy of them.
-  void AddKey(const std::string& key);  // with the last frame sent
-  // `key` was written by a later frame than `number`, as far as that matters still.
+  // These are keys that this tier wrote or gave back. An older answer must not bring a copy of them.
+  void AddKey(const std::string& key);  // in the last frame sent
+  // Returns true if `key` was written by a later frame than `number` that may not have been executed yet.
   bool IsWrittenSince(const std::string& key, uint64_t number) const;
   size_t keys() const { return order_.size(); }
 
  private:
   struct Silent {
     StoreCaller caller;
-    uint64_t number;  // of ours
-    uint64_t id;      // of the frame that went up
+    uint64_t number;  // this tier's number of the frame
+    uint64_t id;      // id in that frame
   };
   struct OfStream {
-    uint64_t frame;   // of the stream, where that is a tier
-    uint64_t number;  // of ours
+    uint64_t frame;   // the stream's number of its frame if it is a tier
+    uint64_t number;  // this tier's number of the frame
   };
 
   uint64_t sent_ = 0;
   uint64_t executed_ = 0;
-  std::deque<Silent> silent_;                                      // in order; of streams that have gone, too
-  absl::flat_hash_map<uint64_t, std::deque<OfStream>> of_stream_;  // the same, of those that are here
+  std::deque<Silent> silent_;                                      // in order; includes those of streams that have gone
+  absl::flat_hash_map<uint64_t, std::deque<OfStream>> of_stream_;  // the same for streams that are still here
   absl::flat_hash_map<std::string, uint64_t> written_;             // key -> number of the newest frame
   std::deque<std::pair<uint64_t, std::string>> order_;
 };

@@ -10,7 +10,7 @@
 namespace taskd::store {
 namespace {
 
-// A buffer beyond this is given back when it has been read: a connection that is idle holds none.
+// A larger buffer is freed when it has been read, so that idle connections hold none.
 constexpr size_t kKeptBufferBytes = 4096;
 constexpr size_t kKeptStrings = 16;
 
@@ -19,7 +19,7 @@ struct Shape {
   uint8_t keys;
   uint8_t values;
   uint8_t number_bytes;
-  bool counted;  // a count, and then so many times the keys and values
+  bool counted;  // a count comes first, then as many keys and values
 };
 
 constexpr Shape ShapeOf(StoreOp op) {
@@ -66,18 +66,18 @@ constexpr Shape ShapeOf(StoreOp op) {
   return {"unknown", 0, 0, 0, false};
 }
 
-// A dialect's operations in the order of their type numbers.
+// These are the operations of a dialect in the order of their type numbers.
 constexpr std::array<StoreOp, 13> kTypes1x = {
     StoreOp::kSet, StoreOp::kCompareSet, StoreOp::kGet, StoreOp::kAdd, StoreOp::kCheck, StoreOp::kWait,
     StoreOp::kNumKeys, StoreOp::kWatchKey, StoreOp::kDelete,
-    // Only in the middle of 2023.
+    // Only builds of mid-2023 have these.
     StoreOp::kAppend, StoreOp::kMultiGet, StoreOp::kMultiSet, StoreOp::kCancelWait};
 constexpr size_t kReleasedTypes1x = 9;
 constexpr std::array<StoreOp, 12> kTypes21 = {StoreOp::kSet,      StoreOp::kCompareSet, StoreOp::kGet,
                                               StoreOp::kAdd,      StoreOp::kCheck,      StoreOp::kWait,
                                               StoreOp::kNumKeys,  StoreOp::kDelete,     StoreOp::kAppend,
                                               StoreOp::kMultiGet, StoreOp::kMultiSet,   StoreOp::kCancelWait};
-// From type 1 on; 0 is VALIDATE.
+// The types begin with 1; 0 is VALIDATE.
 constexpr std::array<StoreOp, 18> kTypes22 = {
     StoreOp::kSet,      StoreOp::kCompareSet, StoreOp::kGet,    StoreOp::kAdd,       StoreOp::kCheck,
     StoreOp::kWait,     StoreOp::kNumKeys,    StoreOp::kDelete, StoreOp::kAppend,    StoreOp::kMultiGet,
@@ -96,7 +96,7 @@ void AppendString(std::string_view text, std::string& out) {
   out.append(text);
 }
 
-// Empty where the caller forgot it: the client stays in step with the stream.
+// Returns an empty text if the value is missing, so that the client stays in step with the stream.
 std::string_view FirstOf(const StoreReply& reply) {
   return reply.values.empty() ? std::string_view() : reply.values[0];
 }
@@ -108,7 +108,7 @@ int TypeIn(const std::array<StoreOp, N>& types, size_t count, StoreOp op) {
   return at == end ? -1 : static_cast<int>(at - types.begin());
 }
 
-// -1: the dialect has no such operation.
+// Returns -1 if the dialect lacks the operation.
 int TypeOf(StoreDialect dialect, StoreOp op) {
   switch (dialect) {
     case StoreDialect::k1x:
@@ -129,7 +129,7 @@ int TypeOf(StoreDialect dialect, StoreOp op) {
 
 absl::Status StoreParser::Feed(std::string_view bytes) {
   if (!error_.ok()) return error_;
-  // Moves what is left to the front only when that is less than what goes away.
+  // Moves the rest to the front only if it is smaller than the part before it.
   if (position_ > 0 && position_ >= buffer_.size() / 2) {
     buffer_.erase(0, position_);
     position_ = 0;
@@ -139,13 +139,13 @@ absl::Status StoreParser::Feed(std::string_view bytes) {
   return error_;
 }
 
-// Who is it? A first byte of 0 is VALIDATE, a magic of ours, or the SET of an old client, whose next four bytes are the
-// low half of a key's length: that is beyond the limit where it equals a magic.
+// Recognises the kind of peer. A first byte of 0 begins VALIDATE, one of TaskD's magics, or the SET of an old client.
+// In a SET the next four bytes are the low half of a key's length; a length that equals a magic is beyond the limit.
 void StoreParser::Open() {
   if (buffer_.empty()) return;
   if (buffer_[0] != 0) {
     peer_ = Peer::kClient;
-    // Now and not in Next(), so that Feed() reports HTTP and the like.
+    // This is checked here and not in Next(), so that Feed() reports HTTP and the like.
     const uint8_t type = static_cast<uint8_t>(buffer_[0]);
     if (type >= kTypes1x.size()) {
       error_ = absl::InvalidArgumentError(absl::StrCat(
@@ -192,7 +192,7 @@ absl::StatusOr<bool> StoreParser::Next(StoreRequest& request) {
   }
   if (step_ != Step::kDone) return false;
   std::swap(request, request_);
-  // The caller's old one becomes the next, for the sake of its vectors' memory, but not of that of a big one.
+  // The caller's old request is used next, so that its vectors' memory is reused, unless it is big.
   request_.keys.clear();
   request_.values.clear();
   if (request_.keys.capacity() > kKeptStrings) std::vector<std::string>().swap(request_.keys);
@@ -211,7 +211,7 @@ bool StoreParser::Take(void* value, size_t size) {
   return true;
 }
 
-// Reads what there is of one step; the step stays where bytes are missing.
+// Reads the available bytes of one step. The step stays the same while bytes are missing.
 absl::Status StoreParser::ReadStep() {
   switch (step_) {
     case Step::kType: {
@@ -269,7 +269,7 @@ absl::Status StoreParser::ReadType(uint8_t type) {
           absl::StrCat("request type ", type, ": a client without VALIDATE has types 0 to ", kTypes1x.size() - 1));
     }
     if (proven_ == StoreDialect::kUnknown && type >= kReleasedTypes1x) {
-      // No release of 1.x has these. 12 never was a type of 2.1.
+      // Released 1.x clients lack these types, and 2.1 lacks type 12.
       proven_ = type < kTypes21.size() ? StoreDialect::k21 : StoreDialect::k1x;
     }
     if (dialect() == StoreDialect::k1x) {
@@ -321,7 +321,7 @@ absl::Status StoreParser::ReadLength(uint64_t length) {
 void StoreParser::ReadBody() {
   std::string& text = body();
   const size_t size = std::min<uint64_t>(available(), body_left_);
-  // The whole length only once half of it is here: memory follows what has come.
+  // The whole length is reserved only once half of it has come, so that memory follows the received bytes.
   const uint64_t length = text.size() + body_left_;
   if (text.size() + size >= length / 2) text.reserve(length);
   text.append(buffer_, position_, size);

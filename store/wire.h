@@ -1,8 +1,10 @@
-// PyTorch's TCPStore protocol: bytes of a client to requests, replies to bytes. No I/O.
+// Implements PyTorch's TCPStore protocol: parses requests from a client's bytes, and turns replies into bytes. It does
+// no I/O.
 //
 // Integers are in the machine's byte order, strings are a u64 length and the bytes, counts are u64. A client of 2.2 or
-// later begins with 00 CE F7 85 3C (VALIDATE); others send requests at once. Our own magics (kTierMagic, and that of a
-// frame service) begin in the same way and turn the connection into one of frames, which this parser does not read.
+// later begins with 00 CE F7 85 3C (VALIDATE); others send requests at once. TaskD's own magics (kTierMagic, and that
+// of a frame service) begin in the same way and turn the connection into one of frames, which this parser does not
+// read.
 #pragma once
 
 #include <cstdint>
@@ -15,51 +17,51 @@
 namespace taskd::store {
 
 inline constexpr uint32_t kValidateMagic = 0x3C85F7CE;
-// "TKS1" in memory order: as the length of a 1.x client's key it would be beyond every limit.
+// This is "TKS1" in memory order. As the length of a 1.x client's key it would exceed every limit.
 inline constexpr uint32_t kTierMagic = 0x31534B54;
 
 class StoreParser {
  public:
   enum class Peer : uint8_t { kUnknown, kClient, kTier, kService };
 
-  // `unvalidated`: k1x or k21, what a client without VALIDATE is taken for until its requests prove otherwise.
-  // `service_magic`: FrameService::magic; 0: there is none.
+  // `unvalidated` is k1x or k21: the assumed dialect of a client without VALIDATE until its requests prove another.
+  // `service_magic` is FrameService::magic; 0: there is no service.
   explicit StoreParser(StoreDialect unvalidated = StoreDialect::k1x, uint32_t service_magic = 0)
       : unvalidated_(unvalidated), service_magic_(service_magic) {}
 
-  // More bytes from the peer. INVALID_ARGUMENT (an unknown type, a wrong magic, a length beyond the limits, a second
-  // VALIDATE): the connection is to be closed; the message says what was wrong. Keeps at most one request's bytes and
-  // what one call brought; never allocates by a length before the bytes for it have come.
+  // Takes more bytes from the peer. INVALID_ARGUMENT: the connection has to be closed, because of an unknown type, a
+  // wrong magic, a length beyond the limits or a second VALIDATE; the message names the reason. The parser keeps at
+  // most one request's bytes and those of one call. Memory follows the bytes that have come, not the announced lengths.
   absl::Status Feed(std::string_view bytes);
 
-  // The next whole request. False: more bytes are needed, or the peer is no PyTorch client, or Feed() failed.
-  // VALIDATE is swallowed.
+  // Reads the next whole request. Returns false if more bytes are needed, if the peer is not a PyTorch client, or after
+  // an error of Feed(). Returns the error of an invalid request. VALIDATE is consumed.
   absl::StatusOr<bool> Next(StoreRequest& request);
 
   Peer peer() const { return peer_; }
-  // Of a client without VALIDATE: the assumed one. kUnknown: nothing that decides it was received yet.
+  // Returns the client's dialect; without VALIDATE it is the assumed one. kUnknown: no byte that decides it has come.
   StoreDialect dialect() const {
     if (proven_ != StoreDialect::kUnknown) return proven_;
     return peer_ == Peer::kClient ? unvalidated_ : StoreDialect::kUnknown;
   }
-  // What follows the magic of a tier or the frame service, once. The parser is empty then.
+  // Returns the bytes after the magic of a tier or the frame service, once. Then the parser is empty.
   std::string TakeRest();
-  // What was fed and not handed out, VALIDATE and magics aside.
+  // Returns the number of bytes that were fed and not returned, without VALIDATE and magics.
   size_t buffered_bytes() const { return available() + request_bytes_; }
-  // Of memory that this takes, about: of short keys the vectors take most.
+  // Returns the approximate memory of the parser. For short keys the vectors take most of it.
   size_t kept_bytes() const {
     return buffer_.capacity() + request_bytes_ +
            (request_.keys.capacity() + request_.values.capacity()) * sizeof(std::string);
   }
 
-  // The same peer has another unvalidated connection that never sent a byte: the client is 1.x, and types 9 to 12 mean
-  // what they meant in the middle of 2023. Does nothing if requests have shown another dialect.
+  // Reports that the peer has another unvalidated connection that never sent a byte. This proves 1.x, and types 9 to 12
+  // have their meaning of mid-2023. Does nothing if requests have shown another dialect.
   void ProveOneX() {
     if (proven_ == StoreDialect::kUnknown) proven_ = StoreDialect::k1x;
   }
 
  private:
-  // What comes next of the request that is being read.
+  // The next part of the request that is being read.
   enum class Step : uint8_t { kType, kCount, kLength, kBody, kNumber, kDone };
 
   void Open();
@@ -79,21 +81,21 @@ class StoreParser {
   Peer peer_ = Peer::kUnknown;
   absl::Status error_;
   std::string buffer_;
-  size_t position_ = 0;  // of the first byte of buffer_ that was not read yet
+  size_t position_ = 0;  // position of the first unread byte of buffer_
 
   Step step_ = Step::kType;
-  StoreRequest request_;        // as far as it was read
-  uint64_t request_bytes_ = 0;  // of it, read
-  uint64_t strings_left_ = 0;   // keys and values that follow, with the one that is being read
-  uint64_t body_left_ = 0;      // bytes of that one
+  StoreRequest request_;        // the request as far as it is read
+  uint64_t request_bytes_ = 0;  // bytes of it that are read
+  uint64_t strings_left_ = 0;   // keys and values to read, including the present one
+  uint64_t body_left_ = 0;      // bytes of the present one to read
   bool body_is_key_ = false;
 };
 
-// Appends the reply to `op` as clients of all dialects read it. Nothing for operations without a reply.
+// Appends the reply to `op` as clients of all dialects read it. Only operations with a reply append bytes.
 void AppendReply(StoreOp op, const StoreReply& reply, std::string& out);
 
-// Appends a request as a client of `dialect` (k1x, k21, k22) sends it; for clients of ours and tests.
-// INVALID_ARGUMENT: the dialect has no such operation.
+// Appends a request as a client of `dialect` (k1x, k21, k22) sends it; for TaskD's own clients and tests.
+// INVALID_ARGUMENT: the dialect lacks the operation, or the request does not fit it.
 absl::Status AppendRequest(StoreDialect dialect, const StoreRequest& request, std::string& out);
 
 }  // namespace taskd::store

@@ -15,7 +15,8 @@ namespace {
 size_t biggest_allocation = 0;
 }  // namespace
 
-// Not inlined: GCC would see malloc() without new, and warn. Clang's analyzer takes what matchers own for leaks of this.
+// If this were inlined, GCC would see malloc() without new, and warn. Clang's analyzer reports what matchers own as
+// leaks of this function.
 #ifndef __clang_analyzer__
 __attribute__((noinline)) void* operator new(size_t size) {
   biggest_allocation = std::max(biggest_allocation, size);
@@ -38,7 +39,7 @@ constexpr StoreDialect k1x = StoreDialect::k1x;
 constexpr StoreDialect k21 = StoreDialect::k21;
 constexpr StoreDialect k22 = StoreDialect::k22;
 
-// "01 2F" to its bytes; blanks and | are for the reader.
+// Converts "01 2F" to its bytes; blanks and | are for the reader.
 std::string Hex(std::string_view text) {
   std::string bytes;
   std::string digits;
@@ -75,7 +76,7 @@ struct Parsed {
   absl::Status error;
 };
 
-// Feeds the pieces and takes what comes out after each.
+// Feeds the pieces and collects the output after each.
 Parsed Parse(StoreParser& parser, const std::vector<std::string>& pieces) {
   Parsed parsed;
   for (const std::string& piece : pieces) {
@@ -229,7 +230,7 @@ TEST(StoreWireTest, TellsWhoItIs) {
   StoreParser nobody;
   EXPECT_EQ(nobody.peer(), StoreParser::Peer::kUnknown);
   EXPECT_EQ(nobody.dialect(), StoreDialect::kUnknown);
-  // Up to here it could still be anybody.
+  // Up to here the peer is unknown.
   ASSERT_TRUE(nobody.Feed(kValidate.substr(0, 4)).ok());
   EXPECT_EQ(nobody.peer(), StoreParser::Peer::kUnknown);
   ASSERT_TRUE(nobody.Feed(kValidate.substr(4)).ok());
@@ -280,7 +281,7 @@ TEST(StoreWireTest, AmbiguousTypesAreWhatTheOptionSays) {
 }
 
 TEST(StoreWireTest, NewTypesProveTheDialect) {
-  // MULTI_GET, and from then on 7 is DELETE_KEY.
+  // MULTI_GET proves the dialect, and from then on 7 is DELETE_KEY.
   StoreParser later(k1x);
   const Parsed parsed = Parse(later, {Hex("09") + Number(1) + Text("k") + Hex("07") + Text("k")});
   EXPECT_THAT(parsed.requests,
@@ -289,7 +290,7 @@ TEST(StoreWireTest, NewTypesProveTheDialect) {
   later.ProveOneX();
   EXPECT_EQ(later.dialect(), k21);
 
-  // Only the builds of the middle of 2023 have 12.
+  // Only builds of mid-2023 have type 12.
   StoreParser middle(k21);
   EXPECT_THAT(Parse(middle, {Hex("0C 0B") + Number(0)}).requests,
               ElementsAre(Describe(Request(StoreOp::kCancelWait)), Describe(Request(StoreOp::kMultiSet))));
@@ -305,7 +306,7 @@ TEST(StoreWireTest, SilentSecondConnectionProvesOneX) {
               ElementsAre(Describe(Request(StoreOp::kNumKeys)), Describe(Request(StoreOp::kDelete, {"k"})),
                           Describe(Request(StoreOp::kAppend, {"k"}, {"v"}))));
 
-  // VALIDATE is never undone.
+  // VALIDATE is final.
   StoreParser validated;
   ASSERT_TRUE(validated.Feed(kValidate).ok());
   validated.ProveOneX();
@@ -325,7 +326,7 @@ TEST(StoreWireTest, RefusesWhatNoClientSends) {
       {"SSH-2.0-x\r\n", "83"},
       {Hex("0D"), "13"},
       {Hex("FF"), "255"},
-      // nmap's and other magics, a VALIDATE of another byte order.
+      // These are the magics of nmap and others, and a VALIDATE in another byte order.
       {Hex("00 3C85F7CE"), "neither a magic"},
       {Hex("00 DEADBEEF"), "neither a magic"},
       {Hex("00 01400000 00000000"), "neither a magic"},  // a key of 16 KiB + 1
@@ -352,7 +353,7 @@ TEST(StoreWireTest, RefusesWhatNoClientSends) {
       const Parsed parsed = Parse(parser, {c.bytes + tail});
       EXPECT_EQ(parsed.error.code(), absl::StatusCode::kInvalidArgument) << testing::PrintToString(c.bytes);
       EXPECT_THAT(std::string(parsed.error.message()), HasSubstr(c.message));
-      // It stays closed.
+      // The parser stays in the error state.
       EXPECT_EQ(parser.Feed(Hex("06")), parsed.error);
       StoreRequest request;
       auto next = parser.Next(request);
@@ -403,7 +404,7 @@ TEST(StoreWireTest, OneRequestIsBounded) {
   EXPECT_THAT(std::string(error.message()), HasSubstr("67108864"));
 }
 
-// A length alone costs nothing: memory follows the bytes that have come.
+// A length alone allocates nothing: memory follows the bytes that have come.
 TEST(StoreWireTest, ALengthAllocatesNothing) {
   for (const std::string& bytes : {Hex("00") + Text("k") + Number(kMaxValueBytes) + "x",
                                    Hex("04") + Number(kMaxKeys) + Text("k"), Hex("02") + Number(kMaxKeyBytes) + "x"}) {
@@ -418,7 +419,7 @@ TEST(StoreWireTest, ALengthAllocatesNothing) {
   }
 }
 
-// A value in pieces, and after it requests in the same piece as its end.
+// A value comes in pieces, and further requests come in the same piece as its end.
 TEST(StoreWireTest, BigValueInPieces) {
   std::string value;
   for (int i = 0; value.size() < 1 << 20; ++i) value += std::to_string(i) + ",";
@@ -442,7 +443,7 @@ TEST(StoreWireTest, BigValueInPieces) {
   }
 }
 
-// What a caller gives to Next() is cleared: nothing of an earlier request is left in it.
+// Next() clears the caller's request, so that no field of an earlier request is left in it.
 TEST(StoreWireTest, RequestHoldsNothingOfTheLastOne) {
   StoreParser parser;
   StoreRequest request = Request(StoreOp::kMultiSet, {"x", "y"}, {"1", "2"}, 9);
@@ -510,7 +511,7 @@ TEST(StoreWireTest, RequestsThatADialectLacks) {
       {k21, Request(Op::kQueueLen, {"k"})},
       {k22, Request(Op::kWatchKey, {"k"})},
       {StoreDialect::kUnknown, Request(Op::kGet, {"k"})},
-      // Not whole.
+      // These requests are incomplete.
       {k22, Request(Op::kSet, {"k"})},
       {k22, Request(Op::kGet)},
       {k22, Request(Op::kMultiSet, {"a", "b"}, {"1"})},

@@ -1,4 +1,4 @@
-// Asks a core as its connections do, and keeps what it answers.
+// Calls a core as its connections do, and keeps its answers.
 #pragma once
 
 #include <map>
@@ -29,7 +29,7 @@ class CoreClients {
   }
 
   void set_core(StoreCore* core) { core_ = core; }
-  // Streams that are tiers; the others are clients that expect a new store for every try.
+  // Makes `stream` a tier; the others are clients that expect a new store for each try.
   void set_tier(uint64_t stream) { tiers_.push_back(stream); }
 
   Asked Ask(uint64_t stream, StoreOp op, Strings keys = {}, Strings values = {}, int64_t number = 0) {
@@ -39,10 +39,10 @@ class CoreClients {
     call.of_this_try = of_this_try_ && !call.caller.tier;
     return {stream, call.caller.id, core_->Execute(call)};
   }
-  // Of clients of the time of 1.x from now on, which keep one store.
+  // From now on calls are those of 1.x clients, which keep one store.
   void BeOld() { of_this_try_ = false; }
 
-  // Nothing while it waits, and where there is none.
+  // Returns nullopt while the call waits, and if there is no answer.
   std::optional<StoreAnswer> AnswerTo(const Asked& asked) {
     auto found = answers_.find({asked.stream, asked.id});
     if (found == answers_.end()) return std::nullopt;
