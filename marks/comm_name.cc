@@ -1,4 +1,4 @@
-// A scanner by hand, since the proxy reads thousands of these names a second on the training's nodes.
+// The scanner is written by hand because the proxy reads thousands of these names per second on the training nodes.
 #include "marks/comm_name.h"
 
 #include <array>
@@ -14,7 +14,7 @@ struct OpName {
   CommOp op;
 };
 
-// The longer ones first: the first that a name begins with counts (AllGatherV, AlltoAllVC).
+// The first entry that is a prefix of the name counts (AllGatherV, AlltoAllVC), so longer entries come first.
 constexpr std::array<OpName, 13> kOps = {{
     {"allreduce", CommOp::kAllReduce},
     {"allgather", CommOp::kAllGather},
@@ -52,7 +52,7 @@ struct TypeSize {
   uint64_t bytes;
 };
 
-// torch_npu's names of HCCL's data types, and the usual others.
+// The table has torch_npu's names of HCCL's data types, and other usual names.
 constexpr std::array<TypeSize, 26> kTypes = {{
     {"bfp16", 2}, {"bf16", 2},    {"bfloat16", 2}, {"fp32", 4},    {"fp16", 2},    {"float", 4},  {"int8", 1},
     {"uint8", 1}, {"int16", 2},   {"uint16", 2},   {"int32", 4},   {"uint32", 4},  {"int64", 8},  {"uint64", 8},
@@ -67,7 +67,7 @@ uint64_t SizeOf(std::string_view type) {
   return 0;
 }
 
-// Not common/json_scanner.h: a name is no JSON, for it may be cut anywhere, and its quotes may carry a backslash.
+// common/json_scanner.h cannot read these names: they may be cut anywhere, and their quotes may be escaped.
 class Scanner {
  public:
   explicit Scanner(std::string_view text) : p_(text.data()), end_(text.data() + text.size()) {}
@@ -81,7 +81,7 @@ class Scanner {
     ++p_;
     return true;
   }
-  // A string, or a bare number or word. `escapes`: how many times it is to be unescaped, if it holds backslashes.
+  // Reads a string, or a bare number or word. `escapes` is the number of times that the value has to be unescaped.
   bool Value(std::string_view& value, int& escapes) {
     SkipSpace();
     escapes = 0;
@@ -125,10 +125,11 @@ class Scanner {
       }
       escapes = 2;
       if (p_[1] != '\\') {
-        ++p_;  // an escape of the outer text alone, as \u00e4
+        ++p_;  // an escape of the outer text only, such as \u00e4
         continue;
       }
-      // The outer text's backslash begins an escape of the inner one: of a character, or of one that is escaped itself.
+      // The outer text's backslash begins an escape of the inner text. The inner escape may itself be an escaped
+      // backslash.
       p_ += 2;
       if (p_ < end_ && *p_ == '\\') ++p_;
     }
@@ -139,7 +140,7 @@ class Scanner {
   const char* end_;
 };
 
-// As it is if it cannot be read.
+// Returns the text unchanged if it is not valid JSON text.
 std::string Unescape(std::string_view text) {
   std::string out;
   return AppendJsonUnescaped(text, out) ? out : std::string(text);
@@ -166,7 +167,7 @@ bool ParseCommName(std::string_view name, std::string& storage, CommName& out) {
   std::string_view key;
   std::string_view value;
   int escapes = 0;
-  // A name that was cut ends early: what came before the cut counts.
+  // A name may be cut anywhere: the pairs before the cut count.
   while (scanner.Value(key, escapes) && scanner.Skip(':') && scanner.Value(value, escapes)) {
     if (key == "groupName") {
       out.group = value;

@@ -12,7 +12,7 @@ CommName Parse(std::string_view name) {
   return out;
 }
 
-// As torch_npu sends it, and as it is in a file.
+// torch_npu sends escaped quotes; mark files have plain ones.
 TEST(ParseCommName, ReadsEscapedAndPlainQuotes) {
   for (
       std::string_view name :

@@ -9,7 +9,7 @@
 namespace taskd {
 namespace {
 
-// In so many pieces that nothing shortens it.
+// The members are not adjacent, so each of them needs a run of its own.
 GroupInfo Scattered(const std::string& name, size_t runs) {
   GroupInfo group = {name, "dp", {}};
   for (size_t i = 0; i < runs; ++i) group.members.push_back({static_cast<int>(i), 1, 1});
@@ -32,7 +32,7 @@ TEST(FoldGroups, AFileThatChangesForEverTakesNoMore) {
   EXPECT_EQ(groups.all()[3].members.size(), most / 4);
   EXPECT_THAT(groups.all()[199].members, ::testing::IsEmpty()) << "its name is known";
   EXPECT_LE(MemberBytes(groups), FoldGroups::kMaxMemberBytes);
-  // What is announced and not seen in marks has the same room, and a group has it once, however often it is announced.
+  // Announced groups that no mark has named share this limit. Announcing a group again replaces its entry.
   FoldGroups others;
   for (int i = 0; i < 200; ++i) others.Announce({Scattered("g", most)});
   ASSERT_EQ(others.IndexOf("g"), 0u);

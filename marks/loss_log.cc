@@ -6,7 +6,7 @@
 namespace taskd {
 namespace {
 
-// Of spans in the order of their begins.
+// Expects the spans to be sorted by their begins.
 void JoinOverlapping(std::vector<LostSpan>& spans) {
   if (spans.empty()) return;
   size_t last = 0;

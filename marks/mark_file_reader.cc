@@ -20,7 +20,7 @@ namespace taskd {
 namespace {
 
 constexpr size_t kBlockBytes = size_t{256} * 1024;
-// Names come from rings of 254 bytes, or from MSPTI; six bytes of a line for each of theirs.
+// A name is at most 254 bytes in a ring, or comes from MSPTI. A byte of a name takes up to six bytes of a line.
 constexpr size_t kMaxLineBytes = size_t{64} * 1024;
 
 std::optional<MarkRecord::Phase> PhaseOf(uint32_t flag) {
@@ -48,7 +48,7 @@ bool ReadNumber(const nlohmann::json& object, const char* key, Number& number) {
   return number == value;
 }
 
-// Any other order of keys, any spaces.
+// Parses a line whose keys have another order or that has other spaces.
 std::optional<MarkRecord> ParseOtherForm(std::string_view line, std::string& storage) {
   if (line.size() > kMaxLineBytes) return std::nullopt;
   const nlohmann::json json = nlohmann::json::parse(line, nullptr, false);
@@ -88,7 +88,7 @@ bool IsDigits(std::string_view name) {
   return !name.empty() && std::all_of(name.begin(), name.end(), [](char c) { return c >= '0' && c <= '9'; });
 }
 
-// As the numbers that they are, of any length.
+// Compares digits as numbers of any length.
 bool NumericLess(std::string_view a, std::string_view b) {
   auto number = [](std::string_view text) {
     const size_t zeros = std::min(text.find_first_not_of('0'), text.size());
@@ -166,14 +166,14 @@ bool MarkFileReader::OpenNextFile() {
     begin_ = end_ = 0;
     skipping_ = false;
     gave_partial_ = false;
-    // Not blocking: it may have become a pipe in between.
+    // The file may have been replaced by a pipe, which would block without O_NONBLOCK.
     file_ = UniqueFd(openat(dir_.get(), name.c_str(), O_RDONLY | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC));
     struct stat info;
     if (file_.get() >= 0 && fstat(file_.get(), &info) == 0 && S_ISREG(info.st_mode)) {
       posix_fadvise(file_.get(), 0, 0, POSIX_FADV_SEQUENTIAL);
       return true;
     }
-    // A file that aging has removed in the meantime is none of the reader's errors.
+    // Aging may have removed the file meanwhile, which is not an error.
     if (errno != ENOENT && status_.ok()) {
       status_ = absl::UnavailableError(absl::StrCat("'", rank_dir_, "/", name, "': ", strerror(errno)));
     }
@@ -227,7 +227,7 @@ bool MarkFileReader::Next(MarkRecord& record) {
       begin_ = end_ = 0;
     }
     if (Fill()) continue;
-    // The end of this file, with or without a piece of a line.
+    // The file ends here. An incomplete line may be left.
     const std::string_view piece(buffer_.data() + begin_, end_ - begin_);
     const bool newest = next_file_ == files_.size();
     if (!piece.empty() && !gave_partial_) {

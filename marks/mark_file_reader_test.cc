@@ -15,7 +15,7 @@
 namespace taskd {
 namespace {
 
-// The example of TaskD contract §4.5.
+// This is the example of TaskD contract §4.5.
 constexpr std::string_view kLine =
     R"({"Kind":1,"Flag":16,"SourceKind":0,"Timestamp":1745567190000000000,"Id":7,"MsptiObjectId":)"
     R"({"Pt":{"ProcessId":123,"ThreadId":456},"Ds":{"DeviceId":123,"StreamId":456}},"Name":"step 1","Domain":"default"})";
@@ -80,7 +80,7 @@ TEST(ParseMarkRecord, UnescapesNames) {
   EXPECT_EQ(ParseMarkRecord(with_pair, storage)->name, "\U0001F600");
 }
 
-// As Python's json.dumps writes it, with the keys in another order.
+// Python's json.dumps writes such spaces; the keys have another order.
 TEST(ParseMarkRecord, ReadsAnyOrderAndSpaces) {
   std::string storage;
   std::optional<MarkRecord> record = ParseMarkRecord(

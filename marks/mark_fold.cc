@@ -28,7 +28,7 @@ constexpr size_t kMaxGroupName = 512;
 
 using Kind = MarkRange::Kind;
 
-// What was said since the end of the step before.
+// The work that marks have reported since the previous step ended.
 struct Work {
   double amount = 0;
   uint32_t marks = 0;
@@ -51,12 +51,12 @@ struct Step {
   uint64_t losses = 0;
   uint64_t host_start_ns = 0;
   uint64_t host_end_ns = 0;
-  uint64_t device_start_ns = 0;  // 0: not there
+  uint64_t device_start_ns = 0;  // 0: no such record
   uint64_t device_end_ns = 0;
   Work work;
 };
 
-// The first range of a step that began within another step's.
+// The first step range that began within the open step.
 struct InnerStep {
   int64_t step = 0;
   bool has_ended = false;
@@ -66,12 +66,12 @@ uint8_t FloorLog2(uint64_t bytes) { return bytes == 0 ? 0 : static_cast<uint8_t>
 
 bool IsCommunication(const MarkRecord& record) { return record.domain == "communication"; }
 
-// 0, 1, 4, 16, 64, ...: of each kind the first, and some in the middle wherever that is.
+// Samples operations 0, 1, 4, 16, 64, ... of each kind: the first, and some in the middle of a step of any length.
 bool IsSampled(uint32_t number) {
   return number == 0 || (std::has_single_bit(number) && (std::countr_zero(number) & 1) == 0);
 }
 
-// Of the ranges that have a name of their own.
+// Returns the kind of a range that has a fixed name.
 Kind KindOfName(std::string_view name) {
   if (name == "forward") return Kind::kForward;
   if (name == "dataloader") return Kind::kDataLoader;
@@ -94,7 +94,7 @@ OpenPhase::Kind PhaseOf(const MarkRange& range) {
   }
 }
 
-// As torch.distributed has it.
+// Returns torch.distributed's name of the operation.
 std::string NameOf(CommOp op) {
   static constexpr std::array<const char*, kCommOps> kNames = {
       "a communication", "all_reduce", "all_gather", "reduce_scatter", "broadcast", "reduce", "scatter",
@@ -119,16 +119,15 @@ class MarkFold::Impl {
   OpenPhase open();
 
  private:
-  // Which stamps count, as far as device records have shown.
+  // The stamps that measure ranges, as far as device records have shown.
   enum class Stamps : uint8_t {
     kHost,
-    kDevice,       // the device's, of ranges that have them
-    kDeviceSteps,  // and the steps' own
+    kDevice,       // device stamps for ranges that have them
+    kDeviceSteps,  // device stamps for steps too
   };
   using OpenIterator = RankRanges::Map::iterator;
   using Period = RankRanges::Period;
 
-  // Host records into ranges.
   void AddInstant(const MarkRecord& record);
   void AddHost(const MarkRecord& record);
   bool BelongsToLife(const MarkRecord& record);
@@ -143,7 +142,6 @@ class MarkFold::Impl {
   void NoteSaved(const MarkRange& range);
   void EndStep(OpenIterator found);
 
-  // Device records.
   void AddDevice(const MarkRecord& record);
   bool StampStep(const MarkRecord& record);
   void StampRange(const MarkRecord& record);
@@ -151,7 +149,6 @@ class MarkFold::Impl {
   void EndDevice();
   bool uses_device() const { return stamps_ != Stamps::kHost; }
 
-  // Ranges into steps.
   void FoldDue();
   void FoldFirst();
   void Fold(const Step& step, uint64_t start_ns, uint64_t end_ns);
@@ -161,15 +158,15 @@ class MarkFold::Impl {
 
   const Sink sink_;
 
-  // Of the present life.
+  // These belong to the present incarnation.
   bool alive_ = false;
   uint32_t process_id_ = 0;
-  uint64_t last_ns_ = 0;         // of the newest host record
-  std::optional<Step> current_;  // the one that is open
+  uint64_t last_ns_ = 0;         // time of the newest host record
+  std::optional<Step> current_;  // the open step
   std::optional<InnerStep> inner_step_;
-  std::optional<Step> ended_;  // the newest that has ended
-  SavedInStep saved_;          // since then
-  std::deque<Step> steps_;     // ended, not folded; at most 3
+  std::optional<Step> ended_;  // the newest step that has ended
+  SavedInStep saved_;          // since `ended_`
+  std::deque<Step> steps_;     // ended but not summarised yet; at most 3
   Work work_;
   LossLog losses_;
   uint64_t pending_loss_ = 0;  // records lost since the newest host record
@@ -177,18 +174,18 @@ class MarkFold::Impl {
   uint64_t previous_end_ns_ = 0;
   std::optional<int64_t> previous_step_;
   uint64_t stride_ = 1;
-  uint64_t serial_ = 1;  // of the step whose end comes next
+  uint64_t serial_ = 1;  // serial of the step that ends next
   uint64_t starts_ = 0;
 
-  // Of the rank.
+  // These outlive an incarnation.
   Stamps stamps_ = Stamps::kHost;
-  bool folded_on_device_ = false;  // a step has been folded since the first device record
-  int without_device_ = 0;         // steps in a row whose device records did not come
+  bool folded_on_device_ = false;  // a step has been summarised since the first device record
+  int without_device_ = 0;         // consecutive steps without device records
   int device_id_ = -1;
   FoldGroups groups_;
-  RankRanges ranges_;  // of the present life
+  RankRanges ranges_;  // for the present incarnation
 
-  // Of one record or fold; members so that their memory is kept.
+  // These are used within one call; as members they keep their memory.
   std::string name_storage_;
   std::vector<LostSpan> spans_;
   StepCutter cutter_;
@@ -204,7 +201,7 @@ OpenPhase MarkFold::Impl::open() {
   return {PhaseOf(*newest), newest->host_start_ns, newest->kind == Kind::kOp ? NameOf(newest->op) : ""};
 }
 
-// ---- Host records into ranges. What runs for each record is inline: as calls it takes 5 % more time.
+// ---- Host records become ranges. The functions for each record are inline: as calls they take 5 % more time.
 
 void MarkFold::Impl::Add(const MarkRecord& record) {
   if (record.device) return AddDevice(record);
@@ -234,8 +231,8 @@ void MarkFold::Impl::AddInstant(const MarkRecord& record) {
   if (std::optional<SaidWork> said = WorkOfName(record.name)) work_.Add(*said);
 }
 
-// Another life begins with its first step. What else another process marks (a forked loader, the end of an earlier
-// life) is not this rank's step.
+// A new incarnation begins with its first step. Other marks of another process do not belong to this rank's steps: they
+// come from a forked loader, or from the end of the previous incarnation.
 inline bool MarkFold::Impl::BelongsToLife(const MarkRecord& record) {
   if (alive_ && record.process_id == process_id_) return true;
   if (record.phase != MarkRecord::Phase::kStart || IsCommunication(record) || !StepNumber(record.name)) return false;
@@ -262,7 +259,7 @@ void MarkFold::Impl::BeginLife(uint32_t process_id) {
   ++serial_;
 }
 
-// What was lost before this record was lost after the one before it.
+// Records lost before this record were lost after the previous one.
 inline void MarkFold::Impl::NoteTime(uint64_t time_ns) {
   if (pending_loss_ != 0) {
     losses_.Add(std::min(last_ns_, time_ns), std::max(last_ns_, time_ns), pending_loss_);
@@ -329,8 +326,8 @@ Kind MarkFold::Impl::StartStep(const MarkRecord& record, int64_t step) {
   return Kind::kStep;
 }
 
-// Another range of a step within the open one, by a tool or another thread: the outer one counts. Unless its end was
-// lost, which is certain after a loss and seen when a second one begins in it.
+// A tool or another thread may mark a step within the open one: then the outer step counts. But the inner range is a
+// step if the end of the open one was lost. That is assumed after any loss, and when a second inner step begins.
 bool MarkFold::Impl::IsWithinCurrent(int64_t step) {
   const bool is_second = inner_step_ && inner_step_->step != step && inner_step_->has_ended;
   return current_->losses == losses_seen_ && !is_second;
@@ -349,7 +346,7 @@ inline void MarkFold::Impl::End(const MarkRecord& record) {
   }
 }
 
-// False: it stays for its device records.
+// Returns false if the range is kept for its device records.
 inline bool MarkFold::Impl::EndRange(MarkRange& range) {
   switch (range.kind) {
     case Kind::kIgnored:
@@ -378,7 +375,7 @@ inline bool MarkFold::Impl::EndRange(MarkRange& range) {
   return !uses_device();
 }
 
-// One that began before the newest step ended goes on in the background.
+// A save that began before the newest step ended continues in the background. Only its time since then counts.
 void MarkFold::Impl::NoteSaved(const MarkRange& range) {
   if (!current_ && !ended_) return;
   saved_.step = current_ ? current_->step : ended_->step + 1;
@@ -415,7 +412,7 @@ void MarkFold::Impl::AddDevice(const MarkRecord& record) {
   if (alive_ && !StampStep(record)) StampRange(record);
 }
 
-// False: it is no step's that has ended.
+// Returns false if the record does not belong to a step that has ended.
 inline bool MarkFold::Impl::StampStep(const MarkRecord& record) {
   auto step = std::find_if(steps_.begin(), steps_.end(), [&](const Step& ended) { return ended.id == record.id; });
   if (step == steps_.end()) return false;
@@ -450,8 +447,8 @@ inline void MarkFold::Impl::StampRange(const MarkRecord& record) {
   }
 }
 
-// The first device record. Ranges that were taken for host-only ones are gone by now: nothing is folded of a step that
-// is half one and half the other.
+// Handles the first device record. Ranges that were taken for host-only ranges are gone by now, so the open step is
+// dropped: half of it would be measured by the host.
 void MarkFold::Impl::BeginDevice() {
   stamps_ = Stamps::kDevice;
   folded_on_device_ = false;
@@ -469,10 +466,10 @@ void MarkFold::Impl::EndDevice() {
   without_device_ = 0;
   previous_end_ns_ = 0;
   groups_.ForgetDevice();
-  ranges_.EraseEnded();  // no record will complete these any more
+  ranges_.EraseEnded();  // their device records will not come any more
 }
 
-// ---- Ranges into steps
+// ---- Ranges become step summaries
 
 void MarkFold::Impl::Finish() {
   while (!steps_.empty()) FoldFirst();
@@ -480,8 +477,8 @@ void MarkFold::Impl::Finish() {
 
 void MarkFold::Impl::FoldDue() {
   if (!uses_device()) return Finish();
-  // The device ends its steps in order, so that with the end of the next one all of this one has come. If that end is
-  // lost, the one after it will do.
+  // The device ends its steps in order. So all records of this step have come when the end of the next one has come,
+  // or, if that end is lost, when a third step has ended.
   while (steps_.size() >= 2 &&
          (stamps_ != Stamps::kDeviceSteps || steps_[1].device_end_ns != 0 || steps_.size() >= 3)) {
     FoldFirst();
@@ -527,15 +524,15 @@ void MarkFold::Impl::Fold(const Step& step, uint64_t start_ns, uint64_t end_ns) 
   if (device_is_gone) EndDevice();
 }
 
-// A step of which too little is known: the next one has no known begin.
+// Skips a step that cannot be measured. The begin of the next step's period is then unknown.
 void MarkFold::Impl::LeaveOut(const Step& step) {
   losses_.Add(step.host_start_ns, step.host_end_ns, 1);
   previous_end_ns_ = 0;
   previous_step_ = step.step;
 }
 
-// Whether steps were left out since the last one, as while the switch was off: then the period is not one step's. Who
-// marks every tenth step does so always.
+// Detects skipped steps, as while marks were switched off: then the period covers several steps and is unknown. A rank
+// that always marks every tenth step has a constant stride, and its periods count.
 void MarkFold::Impl::NoteStride(int64_t step) {
   if (previous_step_ && step > *previous_step_) {
     const uint64_t stride = static_cast<uint64_t>(step) - static_cast<uint64_t>(*previous_step_);
@@ -545,8 +542,9 @@ void MarkFold::Impl::NoteStride(int64_t step) {
   previous_step_ = step;
 }
 
-// Operations are numbered as they are issued, from the end of the step before: the same order on every member. One that
-// was issued in an earlier step has that one's number and is left out, as is one that does not end together on all.
+// Chooses the samples of a step. Operations are numbered as they are issued since the end of the previous step, in the
+// same order on every member. An operation that was issued in an earlier step has a number of that step and is skipped.
+// So is an operation that does not end together on all members.
 void MarkFold::Impl::TakeSamples(const std::vector<TimedOp>& ops, uint64_t serial, StepFold& fold) {
   for (const TimedOp& op : ops) {
     if (op.open || op.step_serial != serial || !EndsTogether(op.op)) continue;

@@ -1,12 +1,13 @@
-// Folds the marks of one rank into one StepFold a step: matched ranges, own time, waits, in one pass and bounded
-// memory. The proxy runs it on what it drains, `taskd diagnose --from` on mark files.
+// Summarises the marks of one rank: one StepFold per step with matched ranges, self time and waits, in one pass and
+// bounded memory. The proxy feeds it the records of its rings, and `taskd diagnose --from` those of mark files.
 //
-// Records come in the order of the files: host records by time; device records of a range at any time after its start.
-// A range with device records counts by those, and then a step is folded when the next one has ended, since the device
-// runs behind; without device records it is folded as soon as it ends.
+// Records come in the order of the files: host records by time, device records of a range at any time after its start.
+// A range with device records is measured by these. The device runs behind the host, so a step with device records is
+// summarised when the next step has ended. A step without device records is summarised as soon as it ends.
 //
-// Tolerated and counted (StepFold::broken): ends without start, ranges that never end, missing device records, steps
-// that are left out or begin again, bytes lost in the ring (Lost). A gap in which something was lost counts nowhere.
+// These faults are tolerated and counted (StepFold::broken): ends without a start, ranges that never end, missing
+// device records, steps that are skipped or begin again, and records lost in the ring (Lost). A gap between operations
+// in which records were lost is in none of the sums of gaps.
 //
 // Not thread-safe.
 #pragma once
@@ -24,7 +25,7 @@ namespace taskd {
 
 class MarkFold {
  public:
-  // Called with each folded step, in the order of their ends. The fold may be moved from.
+  // Called with each step summary, in the order of the steps' ends. The summary may be moved from.
   using Sink = std::function<void(StepFold&&)>;
 
   explicit MarkFold(Sink sink);
@@ -33,23 +34,25 @@ class MarkFold {
   MarkFold& operator=(const MarkFold&) = delete;
 
   void Add(const MarkRecord& record);
-  // Records were lost at about here (0: unknown how many).
+  // Reports that records were lost about here; 0: an unknown number.
   void Lost(uint64_t records);
-  // The contents of parallel_group.json. Groups not yet seen in marks are kept for when they are.
+  // Takes the contents of parallel_group.json. A group that no mark has named yet is kept until one does.
   void SetGroups(const std::vector<GroupInfo>& groups);
-  // No more records come: folds what is complete.
+  // Ends the input: summarises all complete steps.
   void Finish();
 
-  // A checkpoint that was saved since the newest step ended.
+  // Returns the checkpoint saves since the newest step ended.
   const SavedInStep& saved() const;
 
-  // The innermost range that is open: the one that began last. Looks at all open ones.
+  // Returns the innermost open range: the one that began last. Takes time linear in the number of open ranges.
   OpenPhase open() const;
 
-  // Groups by index (OpFold::group). Grows and learns; `groups_version` changes with it.
+  // Returns the groups by index (OpFold::group). Groups are added, and their members may become known; then
+  // `groups_version` changes.
   const std::vector<GroupInfo>& groups() const;
   uint64_t groups_version() const;
-  // Smallest device id in device records, -1 without any. Distinguishes nodes where nothing else does.
+  // Returns the smallest device id in device records, or -1 if there are none. This distinguishes nodes if nothing else
+  // does.
   int device_id() const;
 
  private:

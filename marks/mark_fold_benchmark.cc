@@ -1,6 +1,7 @@
-// The fold of one rank's marks on one core: from records, as the proxy drains them (budget: 2,000,000 records/s), and
-// from the text of mark files, as `taskd diagnose --from` reads them (budget: 200 MB/s). One step is a Megatron-like
-// one: 8 micro-batches of 32 tensor-parallel operations each, pipeline sends and receives, overlapped gradient buckets.
+// Measures MarkFold on one rank's marks and one core. The input is either records, as the proxy reads them from the
+// ring (budget: 2,000,000 records/s), or the text of mark files, as `taskd diagnose --from` reads it (budget: 200
+// MB/s). A step is Megatron-like: 8 micro-batches of 32 tensor-parallel operations each, pipeline sends and receives,
+// and overlapped gradient buckets.
 #include <string>
 #include <vector>
 
@@ -25,7 +26,7 @@ std::string Name(const char* group, const char* op, int count, int peer = -1) {
 }
 
 struct Marks {
-  std::vector<std::string> names;  // before the records, whose views point here
+  std::vector<std::string> names;  // declared before the records, whose views point here
   std::vector<MarkRecord> records;
   std::string text;
   uint64_t now_ns = 1'700'000'000'000'000'000;

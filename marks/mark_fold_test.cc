@@ -11,7 +11,7 @@ namespace {
 
 using Phase = MarkRecord::Phase;
 
-// A rank's marks, written as times in ms; what comes out is in ns.
+// Writes a rank's marks at times in ms; results are in ns.
 class Rank {
  public:
   Rank() : fold_([this](StepFold&& fold) { folds.push_back(std::move(fold)); }) {}
@@ -70,7 +70,7 @@ class Rank {
 
 double Ms(uint64_t ns) { return static_cast<double>(ns) / 1e6; }
 
-// One step of a pipeline stage: three operations with its neighbour, and a gradient bucket that overlaps.
+// The step of a pipeline stage has three operations with its neighbour and an overlapped gradient bucket:
 //
 //   period  0..100, step 5..98 (the step before ended at 0)
 //   dataloader 1..9
@@ -138,7 +138,7 @@ TEST(MarkFold, CutsUpAPipelineStep) {
   EXPECT_DOUBLE_EQ(Ms(recv->min_duration_ns), 10);
   EXPECT_EQ(recv->first_start_ns, Rank::At(10));
   EXPECT_EQ(recv->last_end_ns, Rank::At(70));
-  EXPECT_EQ(recv->gaps, 0u);  // the first is head, the second began under the bucket
+  EXPECT_EQ(recv->gaps, 0u);  // the first gap is head, the second operation began during the bucket
   EXPECT_EQ(recv->blocking_gaps, 1u);
   EXPECT_DOUBLE_EQ(Ms(recv->blocking_gap_ns), 50 - 32);
   const OpFold* send = rank.Find(fold, "pp_group", CommOp::kSend);
@@ -156,7 +156,7 @@ TEST(MarkFold, CutsUpAPipelineStep) {
   const OpFold* gather = rank.Find(fold, "dp_group", CommOp::kAllGather);
   ASSERT_NE(gather, nullptr);
   EXPECT_DOUBLE_EQ(Ms(gather->gap_ns), 10);
-  // Everything is somewhere.
+  // The parts add up to the period.
   EXPECT_EQ(fold.period_ns(), fold.covered_ns + fold.head_ns + fold.tail_ns + fold.lead_ns + recv->gap_ns +
                                   send->gap_ns + scatter->gap_ns + gather->gap_ns);
 
@@ -172,7 +172,7 @@ TEST(MarkFold, NeverCrashesWithoutSteps) {
   EXPECT_TRUE(rank.folds.empty());
 }
 
-// Device records of two steps: the host runs ahead, the fold waits for the end of the next step.
+// The host runs ahead of the device, so a step is summarised when the next one has ended.
 TEST(MarkFold, DeviceRecordsCount) {
   Rank rank;
   auto step = [&](uint64_t id, double at, int n) {
@@ -189,7 +189,7 @@ TEST(MarkFold, DeviceRecordsCount) {
     rank.DeviceEnd(id + 2, at + 60);
     rank.DeviceEnd(id, at + 95);
   };
-  step(10, 0, 1);  // the first device record comes here: left out
+  step(10, 0, 1);  // left out, because the first device record comes here
   step(20, 100, 2);
   EXPECT_TRUE(rank.folds.empty());
   step(30, 200, 3);
@@ -218,7 +218,7 @@ TEST(MarkFold, DeviceRecordsCount) {
   EXPECT_EQ(rank.fold().device_id(), 3);
 }
 
-// A data-parallel job: nothing blocks, the head is everything before the first bucket.
+// No operation of a data-parallel job blocks, so the time before the first bucket is head.
 TEST(MarkFold, CutsUpADataParallelStep) {
   Rank rank;
   rank.Start(1, 0, "step 0");
@@ -301,7 +301,7 @@ TEST(MarkFold, TellsWhatWasSavedSinceTheLastStepEnded) {
   EXPECT_EQ(rank.fold().saved(), SavedInStep()) << "it is not there yet";
   rank.End(3, 15);
   EXPECT_EQ(rank.fold().saved(), (SavedInStep{7, 3 * Rank::kMs}));
-  rank.Start(4, 17, "save_checkpoint");  // goes on in the background
+  rank.Start(4, 17, "save_checkpoint");  // continues in the background
   rank.End(2, 20);
   EXPECT_EQ(rank.fold().saved(), SavedInStep()) << "its fold has it";
   rank.End(4, 22);
@@ -356,7 +356,7 @@ TEST(MarkFold, AnOperationWithoutItsEndCoversNothing) {
   EXPECT_DOUBLE_EQ(Ms(fold.ops[0].gap_ns), 10);
 }
 
-// Until the next step has ended too, nothing shows that the end of this one is lost.
+// An end may come late, so it is considered lost only when the next step has ended too.
 TEST(MarkFold, AnOperationIsNotOpenForEver) {
   Rank rank;
   rank.StartOp(9, -1, "g", "Broadcast");
@@ -380,10 +380,10 @@ TEST(MarkFold, AGapInWhichMarksWereLostCountsNowhere) {
   rank.Start(1, 0, "step 0");
   rank.Op(2, 10, 20, "g", "Allreduce");
   rank.StartOp(3, 22, "g", "AllGather");
-  rank.fold().Lost(5);  // the end of 3 among them
+  rank.fold().Lost(5);  // the end of range 3 is among them
   rank.Op(4, 50, 60, "g", "Allreduce");
   rank.Op(5, 65, 70, "g", "Allreduce");
-  rank.End(77, 80);  // of a range whose start is lost
+  rank.End(77, 80);  // the start of this range is lost
   rank.Op(6, 90, 95, "g", "Allreduce");
   rank.End(1, 100);
   ASSERT_EQ(rank.folds.size(), 1u);
@@ -402,13 +402,13 @@ TEST(MarkFold, AnotherProcessIsAnotherLife) {
   rank.Start(1, 0, "step 10");
   rank.End(1, 100);
   rank.Start(2, 110, "step 11");
-  rank.StartOp(3, 120, "g", "Allreduce");  // killed in here
+  rank.StartOp(3, 120, "g", "Allreduce");  // the process is killed during this operation
   rank.pid = 200;
   rank.Op(1, 1000, 1010, "g", "Allreduce");  // before its first step
   rank.Start(2, 1020, "step 5");
   rank.Op(3, 1030, 1040, "g", "Allreduce");
   rank.pid = 100;
-  rank.End(2, 1050);  // a late record of the life before
+  rank.End(2, 1050);  // a late record of the previous incarnation
   rank.pid = 200;
   rank.End(2, 1060);
   ASSERT_EQ(rank.folds.size(), 2u);
@@ -443,7 +443,7 @@ TEST(MarkFold, ThePeriodIsUnknownWhereStepsWereLeftOut) {
   Rank rank;
   std::vector<bool> known;
   double at = 0;
-  // Switched off after 2; every tenth step from 9 on; back to the beginning.
+  // Marks are switched off after step 2, step 9 and every tenth step follow, then the job goes back to step 3.
   for (int step : {0, 1, 2, 9, 10, 20, 30, 40, 3, 3, 4}) {
     rank.Start(1, at, "step " + std::to_string(step));
     rank.End(1, at + 90);
@@ -458,7 +458,7 @@ TEST(MarkFold, TheOuterOfTwoRangesOfAStepCounts) {
   for (uint64_t step = 0; step < 4; ++step) {
     const double at = static_cast<double>(step) * 100;
     rank.Start(10 + step, at, "step " + std::to_string(step));
-    rank.Start(20 + step, at + 1, "step " + std::to_string(step + 1));  // a tool that counts from 1
+    rank.Start(20 + step, at + 1, "step " + std::to_string(step + 1));  // a tool marks its own steps from 1
     rank.End(20 + step, at + 85);
     rank.End(10 + step, at + 90);
   }
@@ -488,12 +488,12 @@ TEST(MarkFold, AStepWithoutItsEndIsGivenUp) {
   EXPECT_EQ(rank.folds[2].broken, 0u);
 }
 
-// Steps of 100 ms on the device, which runs `kLagMs` behind its host.
+// Makes steps of 100 ms on the device, which runs `kLagMs` behind its host.
 class DeviceRank : public Rank {
  public:
   static constexpr double kLagMs = 20;
 
-  // Two operations of the group "g"; device records of those in `devices` only.
+  // Marks two operations of the group "g"; only those in `devices` have device records.
   void Step(int number, const std::vector<int>& devices = {0, 1}, bool step_on_device = true) {
     const double at = number * 100.0;
     const auto id = static_cast<uint64_t>(number) * 10 + 1;
@@ -555,7 +555,7 @@ TEST(MarkFold, AGroupThatIsNeverOnTheDeviceCountsByTheHost) {
   }
   rank.fold().Finish();
   ASSERT_EQ(rank.folds.size(), 3u);
-  // By its time it lies in the period before, since the device runs behind.
+  // The device runs behind, so the barrier's host time lies in the previous period.
   const OpFold* barrier = rank.Find(rank.folds[1], "gloo", CommOp::kBarrier);
   ASSERT_NE(barrier, nullptr);
   EXPECT_EQ(barrier->count, 1u);
@@ -584,7 +584,7 @@ TEST(MarkFold, SamplesAreChosenByNumber) {
   rank.Start(1, 0, "step 0");
   rank.End(1, 1);
   uint64_t id = 10;
-  rank.Op(id++, 2, 3, "two", "Allreduce");  // of the next step: its period has begun
+  rank.Op(id++, 2, 3, "two", "Allreduce");  // belongs to the next step, whose period has begun
   rank.Start(2, 5, "step 1");
   for (int i = 0; i < 20; ++i) {
     rank.Op(id++, 10 + i, 10.5 + i, "two", "Allreduce");
@@ -608,7 +608,7 @@ TEST(MarkFold, OnlyTheLargestKeysStay) {
   rank.Start(1, 0, "step 0");
   uint64_t id = 10;
   double at = 1;
-  // 50 peers: the operation with peer p takes 1 + p ms. And a small one of a kind of its own.
+  // The operation with peer p of 50 takes 1 + p ms. A small operation of another kind comes last.
   for (int peer = 0; peer < 50; ++peer) {
     rank.Op(id++, at, at + 1 + peer, "g", "Send", peer);
     at += 2 + peer;
@@ -639,7 +639,7 @@ TEST(MarkFold, TellsWhatIsCoveredUntilTheLastOperationStarts) {
   rank.Start(2, 2, "step 1");
   rank.Op(3, 10, 20, "world", "Allreduce");
   rank.StartOp(4, 30, "world", "Allreduce");
-  rank.StartOp(5, 34, "world", "Allreduce");  // the last: its 26 ms are no time behind which it could compute
+  rank.StartOp(5, 34, "world", "Allreduce");  // the last one: the rank cannot compute during its 26 ms
   rank.End(4, 50);
   rank.End(5, 60);
   rank.End(2, 70);
@@ -685,13 +685,13 @@ TEST(MarkFold, RangesThatNobodyEndsAreForgotten) {
 
 TEST(MarkFold, WorkIsOfTheStepThatItWasSaidFor) {
   Rank rank;
-  rank.Work(0, "{\"work\": 1}");  // before the rank's life
+  rank.Work(0, "{\"work\": 1}");  // before the rank's first step
   rank.Start(1, 0, "step 0");
   rank.Work(10, "{\"work\": 100}");
   rank.Work(20, "{\"work\": 50}");
   rank.Work(25, "a moment");
   rank.End(1, 90);
-  rank.Work(95, "{\"work\": 7}");  // between two steps: the next one's
+  rank.Work(95, "{\"work\": 7}");  // between two steps: counts for the next one
   rank.Start(2, 100, "step 1");
   rank.End(2, 190);
   rank.Start(3, 200, "step 2");

@@ -26,15 +26,15 @@
 namespace taskd {
 namespace {
 
-// Each node of a large job may have a proxy that begins in the same second.
+// Each node of a large job may have a proxy that starts in the same second.
 constexpr int64_t kMostTasksOfASecond = 100'000;
 
 absl::Status Refusal(const std::string& path, const char* why) {
   return absl::FailedPreconditionError(absl::StrCat(path, ": ", why));
 }
 
-// Whether files can be made in the folder, or it can be made; `path` as it is named in the message. Not faccessat2:
-// older containers' system call filters answer EPERM to what they do not know.
+// Checks that files can be made in the folder, or that the folder can be made; messages name it `path`. faccessat2()
+// would not work here: system call filters of older containers answer EPERM to unknown calls.
 absl::Status CheckFolder(const std::string& folder, const std::string& path) {
   struct stat info;
   if (lstat(folder.c_str(), &info) == 0) {
@@ -43,7 +43,7 @@ absl::Status CheckFolder(const std::string& folder, const std::string& path) {
     return access(folder.c_str(), W_OK | X_OK) == 0 ? absl::OkStatus() : Refusal(path, strerror(errno));
   }
   if (errno != ENOENT) return Refusal(path, strerror(errno));
-  // It is made, and so are those above it that are missing.
+  // The folder and its missing parents can be made if the nearest existing parent is writable.
   std::filesystem::path parent = std::filesystem::path(folder).parent_path();
   while (stat(parent.c_str(), &info) != 0) {
     if (errno != ENOENT || parent == parent.parent_path()) return Refusal(path, strerror(errno));
@@ -58,7 +58,7 @@ std::string WithoutSlashes(std::string path) {
   return path;
 }
 
-// OK if the folder belongs to this user, or if only this user could have created it.
+// Returns OK if the folder belongs to this user, or if only this user could have created it.
 absl::Status CheckOwner(const std::string& path) {
   struct stat info;
   struct stat parent;
@@ -71,7 +71,7 @@ absl::Status CheckOwner(const std::string& path) {
 
 struct Candidate {
   std::string folder;
-  bool is_working = false;  // a folder of the job's own is made in it
+  bool is_working = false;  // the job gets a folder of its own in it
 };
 
 std::vector<Candidate> ListCandidates(const MarkFolderWishes& wishes) {
@@ -102,12 +102,12 @@ std::string FreshName(const Candidate& candidate, const MarkFolderWishes& wishes
                       absl::FormatTime("-%Y%m%d-%H%M%S", absl::FromUnixSeconds(unix_s), absl::LocalTimeZone()));
 }
 
-// Whether TaskD chooses the name of the folder there: neither MINDX_TASK_ID nor TASKD_TASK_ID gives it.
+// Returns true if TaskD chooses the folder's name: neither MINDX_TASK_ID nor TASKD_TASK_ID gives it.
 bool IsNamedByUs(const Candidate& candidate, const MarkFolderWishes& wishes) {
   return wishes.mindx_task_id.empty() && (candidate.is_working || wishes.task_name.empty());
 }
 
-// `name`: wishes.name, or the fresh one.
+// `name` is wishes.name, or the name of the new folder.
 MarkFolder PlaceIn(const Candidate& candidate, const MarkFolderWishes& wishes, const std::string& name) {
   const std::string& mindx = wishes.mindx_task_id;
   if (candidate.is_working) {
@@ -119,7 +119,7 @@ MarkFolder PlaceIn(const Candidate& candidate, const MarkFolderWishes& wishes, c
                                                      : name};
 }
 
-// Makes a new folder, of the first second from now on whose name is free. Its name.
+// Makes a new folder, named by the first second from now on whose name is free. Returns its name.
 absl::StatusOr<std::string> MakeFresh(const Candidate& candidate, const MarkFolderWishes& wishes,
                                       std::vector<std::string>* made) {
   if (absl::Status there = MakeFolders(candidate.folder, made); !there.ok()) return there;
@@ -138,11 +138,11 @@ absl::StatusOr<std::string> MakeFresh(const Candidate& candidate, const MarkFold
                                                    FreshName(candidate, wishes, wishes.unix_s), " and on"));
 }
 
-// OK, or why nothing can be written to <path>/<task_folder>, with the path: "/x: Permission denied".
+// Returns OK if <path>/<task_folder> is writable, or else an error with the path: "/x: Permission denied".
 absl::Status CheckPlace(const MarkFolder& place) {
   struct stat info;
   const std::string task = place.TaskPath();
-  // Who made the folder may have made the task's for us in it.
+  // The owner of the folder may have made the task's folder in it for this user.
   if (!place.task_folder.empty() && lstat(task.c_str(), &info) == 0 && lstat(place.path.c_str(), &info) == 0 &&
       S_ISDIR(info.st_mode)) {
     return CheckFolder(task, task);
@@ -154,7 +154,7 @@ absl::StatusOr<MarkFolder> Try(Candidate candidate, const MarkFolderWishes& wish
   std::vector<std::string> made;
   std::string name = wishes.name;
   if (candidate.is_working) {
-    // By its real path: a link above it that is changed later redirects nothing.
+    // With the real path, a link above the folder that changes later redirects nothing.
     std::error_code error;
     const std::filesystem::path real = std::filesystem::canonical(candidate.folder, error);
     if (!error) candidate.folder = real.string();
@@ -170,17 +170,17 @@ absl::StatusOr<MarkFolder> Try(Candidate candidate, const MarkFolderWishes& wish
   absl::Status checked = CheckPlace(place);
   if (checked.ok() && candidate.is_working) checked = CheckOwner(place.path);
   if (!checked.ok()) return checked;
-  if (by_us && made.empty()) made = {place.TaskPath()};  // by the job's launcher
+  if (by_us && made.empty()) made = {place.TaskPath()};  // the job's launcher has made it
   place.made = std::move(made);
   return place;
 }
 
-// What the thread that looks has found so far; left to it where its storage hangs.
+// The results of the search thread so far. The thread keeps this alive if its storage hangs.
 struct Search {
   std::mutex mutex;
   std::condition_variable done;
-  Candidate looks_at;   // now
-  std::string refusal;  // the first one's
+  Candidate looks_at;   // the candidate that is being checked
+  std::string refusal;  // refusal of the first candidate
   std::optional<MarkFolder> found;
 };
 

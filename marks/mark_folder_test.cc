@@ -23,7 +23,7 @@ class MarkFolderTest : public ::testing::Test {
  protected:
   MarkFolderTest() {
     for (const char* name : {"submit", "work"}) std::filesystem::create_directory(temp_ / name);
-    // Nobody can make a folder below a file, root neither.
+    // Making a folder below a file fails for root too.
     testing::WriteFile(temp_ / "file", "");
     wishes_.first = temp_ / "file/user/cluster-info/profiling";
     wishes_.working_dirs = {temp_ / "submit", temp_ / "work"};
@@ -102,7 +102,7 @@ TEST_F(MarkFolderTest, InTheProfilingDirectoryATaskWithoutANameHasItsSecond) {
   EXPECT_THAT(Choose().made, ::testing::IsEmpty());
 }
 
-// MINDX_TASK_ID asks for MindCluster's layout.
+// MINDX_TASK_ID selects MindCluster's layout.
 TEST_F(MarkFolderTest, AMindClusterTaskHasItsLayoutInEachPlace) {
   wishes_.mindx_task_id = "task";
   wishes_.task_name = "other";
@@ -148,7 +148,7 @@ TEST_F(MarkFolderTest, TheTasksFolderCountsWhereItIsThere) {
   EXPECT_EQ(Choose().refusal, wishes_.given + "/task: Not a directory");
 }
 
-// What a user who is not root meets: another's folder, made by `hostPath: DirectoryOrCreate`.
+// A user other than root may find a folder of another user, which `hostPath: DirectoryOrCreate` has made.
 TEST_F(MarkFolderTest, AFolderOfAnotherUserIsPassedOver) {
   if (geteuid() != 0) GTEST_SKIP() << "needs root to be another user for a while";
   wishes_.first = temp_ / "roots/profiling";
@@ -158,7 +158,7 @@ TEST_F(MarkFolderTest, AFolderOfAnotherUserIsPassedOver) {
   std::filesystem::create_directory(trap);
   ASSERT_EQ(chmod(trap.c_str(), 0777), 0);
   ASSERT_EQ(chmod(temp_.path().c_str(), 0755), 0);
-  // access() goes by the real user.
+  // access() checks the real user id.
   ASSERT_EQ(setresuid(65534, 65534, 0), 0);
   const MarkFolder folder = Choose();
   wishes_.working_dirs = {temp_ / "submit"};
@@ -168,7 +168,7 @@ TEST_F(MarkFolderTest, AFolderOfAnotherUserIsPassedOver) {
   EXPECT_EQ(folder.refusal, wishes_.first + ": Permission denied");
   EXPECT_EQ(none.path, "");
 
-  // In the folder that belongs to another the task's own was made for us.
+  // The folder belongs to another user, but the task's folder in it was made for this user.
   wishes_.task_name = "task";
   std::filesystem::create_directory(wishes_.first + "/task");
   ASSERT_EQ(chown((wishes_.first + "/task").c_str(), 65534, 65534), 0);

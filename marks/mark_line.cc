@@ -26,8 +26,8 @@ constexpr std::string_view kEnd = "\"}\n";
 constexpr std::string_view kReplacement = "\\ufffd";
 constexpr char kHex[] = "0123456789abcdef";
 
-// Bytes that may stand in a JSON string as they are (and that Go leaves as they are). Bytes of 0x80 and above are not
-// among them: they need a look at the whole character.
+// These bytes may stand unescaped in a JSON string, and Go does not escape them. Bytes of 0x80 and above are excluded:
+// they need a check of the whole character.
 constexpr std::array<bool, 256> kPlain = [] {
   std::array<bool, 256> plain{};
   for (int c = 0x20; c < 0x80; ++c) plain[c] = c != '"' && c != '\\' && c != '<' && c != '>' && c != '&';
@@ -48,7 +48,7 @@ char* Append(char* out, std::string_view text) {
 
 char* Append(char* out, uint64_t number) { return std::to_chars(out, out + 20, number).ptr; }
 
-// Multi-byte character or byte that is none; moves `i` behind it.
+// Appends a multi-byte character, or U+FFFD for an invalid byte. Moves `i` behind it.
 char* AppendHighByte(char* out, std::string_view text, size_t& i) {
   size_t length = Utf8Length(text.substr(i));
   if (length == 0) {
@@ -64,7 +64,7 @@ char* AppendHighByte(char* out, std::string_view text, size_t& i) {
   return out;
 }
 
-// At most 6 bytes of output for each of input.
+// Writes at most 6 bytes for each byte of input.
 char* AppendEscaped(char* out, std::string_view text) {
   for (size_t i = 0; i < text.size();) {
     auto byte = static_cast<uint8_t>(text[i]);
@@ -97,7 +97,7 @@ char* AppendEscaped(char* out, std::string_view text) {
   return out;
 }
 
-// The number that four hexadecimal digits at the beginning of `text` are.
+// Returns the value of the four hexadecimal digits at the beginning of `text`.
 std::optional<uint32_t> CodeUnit(std::string_view text) {
   text = text.substr(0, 4);
   uint32_t unit = 0;
@@ -106,10 +106,10 @@ std::optional<uint32_t> CodeUnit(std::string_view text) {
   return unit;
 }
 
-// Whether `text` is the inside of a JSON string that holds escaped quotes: then it was escaped by who sent it.
+// Returns true if `text` is the inside of a JSON string with escaped quotes: then the sender has escaped it.
 bool IsEscapedAlready(std::string_view text) {
   bool quotes = false;
-  bool high = false;  // the first half of a surrogate pair comes right before
+  bool high = false;  // the previous escape is the first half of a surrogate pair
   for (size_t i = 0; i < text.size(); ++i) {
     auto byte = static_cast<uint8_t>(text[i]);
     if (byte == '"' || byte < 0x20) return false;
@@ -156,7 +156,7 @@ bool SkipNumber(std::string_view& rest, Number& number) {
   return true;
 }
 
-// Up to the quote that ends a JSON string.
+// Skips to the quote that ends a JSON string.
 bool SkipString(std::string_view& rest, std::string_view& text) {
   for (size_t i = 0; i < rest.size(); ++i) {
     if (rest[i] == '\\') {

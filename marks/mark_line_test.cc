@@ -18,7 +18,7 @@ MarkLine Named(std::string_view name, std::string_view domain = "default") {
 
 std::string NameOf(const std::string& line) { return nlohmann::json::parse(line).at("Name").get<std::string>(); }
 
-// The example of TaskD contract §4.5, byte for byte.
+// This is the example of TaskD contract §4.5, byte for byte.
 TEST(MarkLine, HasTheContractsForm) {
   EXPECT_EQ(
       Line({.flag = 16,
@@ -95,7 +95,7 @@ TEST(MarkLine, AnythingElseInTheCommunicationDomainIsOneValidLine) {
     EXPECT_TRUE(nlohmann::json::parse(line).is_object()) << line;
     EXPECT_EQ(line.find('\n'), line.size() - 1);
   }
-  // Not in this domain: a backslash is a backslash.
+  // In other domains a backslash is an ordinary character.
   EXPECT_EQ(NameOf(Line(Named(R"({\"a\": 1})"))), R"({\"a\": 1})");
 }
 

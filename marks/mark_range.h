@@ -1,4 +1,4 @@
-// A range of one rank between its first record and its last one (mark_fold.h). Passive data.
+// A range of one rank from its first record to its last one (mark_fold.h). This is passive data.
 #pragma once
 
 #include <algorithm>
@@ -13,8 +13,8 @@ struct MarkRange {
   enum class Kind : uint8_t {
     kIgnored,
     kStep,
-    kInnerStep,    // a step's within another one's
-    kDroppedStep,  // a step of which nothing is folded
+    kInnerStep,    // a step range within another step
+    kDroppedStep,  // a step without a summary
     kForward,
     kDataLoader,
     kCheckpoint,
@@ -25,15 +25,15 @@ struct MarkRange {
   bool host_ended = false;
   bool device_started = false;
   bool device_ended = false;
-  bool over_a_step = false;  // was open already when an earlier step was folded
-  uint64_t order = 0;        // of the start among all starts
+  bool over_a_step = false;  // it was open when an earlier step was summarised
+  uint64_t order = 0;        // rank of its start among all starts
   uint64_t losses = 0;       // calls of MarkFold::Lost() before its start
   uint64_t host_start_ns = 0;
   uint64_t host_end_ns = 0;
   uint64_t device_start_ns = 0;
   uint64_t device_end_ns = 0;
-  uint64_t step_serial = 0;  // of the step in which it was issued
-  // Of operations only.
+  uint64_t step_serial = 0;  // serial of the step in which it was issued
+  // Only operations have these.
   uint32_t group = 0;
   CommOp op = CommOp::kOther;
   uint8_t size_log2 = 0;
@@ -42,12 +42,12 @@ struct MarkRange {
   uint64_t bytes = 0;
 
   bool is_whole_on_device() const { return device_started && device_ended; }
-  // By the device's stamps where it has both.
+  // Device stamps are used if there are both.
   uint64_t start_ns() const { return is_whole_on_device() ? device_start_ns : host_start_ns; }
   uint64_t end_ns() const { return std::max(is_whole_on_device() ? device_end_ns : host_end_ns, start_ns()); }
 };
 
-// An operation's, without its end.
+// Converts an operation that has no end yet.
 inline TimedOp BegunOpOf(const MarkRange& range) {
   return {.start_ns = range.host_start_ns,
           .end_ns = 0,
@@ -65,7 +65,7 @@ inline TimedOp BegunOpOf(const MarkRange& range) {
           .blocking = false};
 }
 
-// The same, of a complete one.
+// Converts a complete operation.
 inline TimedOp OpOf(const MarkRange& range) {
   TimedOp op = BegunOpOf(range);
   op.device = range.is_whole_on_device();

@@ -18,12 +18,12 @@ namespace taskd {
 namespace {
 
 constexpr size_t kMaxNameBytes = 512;
-// Of all groups together. A rank of a job of 16,384 is in a few dozen groups.
+// This limits all groups together. A rank of a job of 16,384 is in a few dozen groups.
 constexpr size_t kMaxMembers = 1 << 21;
-constexpr int kMaxDepth = 16;  // of what is left out
+constexpr int kMaxDepth = 16;  // nesting of values that are ignored
 
-// A job of 16,384 ranks has as many of these files, each with a list of 16,384 members: nothing is built from a list but
-// its runs.
+// A job of 16,384 ranks has as many of these files, each with a list of 16,384 members. So a list is not kept: it
+// becomes runs at once.
 class Groups {
  public:
   explicit Groups(std::string_view text) : scanner_(text) {}
@@ -84,7 +84,7 @@ class Groups {
 
   JsonScanner scanner_;
   std::vector<GroupInfo> groups_;
-  std::vector<int> members_;  // of the group that is read
+  std::vector<int> members_;  // members of the group that is being read
   size_t all_members_ = 0;
 };
 

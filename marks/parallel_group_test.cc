@@ -57,7 +57,7 @@ TEST(ParallelGroup, AListOfManyMembersIsOneRun) {
   EXPECT_THAT((*groups)[0].members, ::testing::ElementsAre(MemberRun{0, 1, 16384}));
 }
 
-// What is no JSON must not be accepted, nor a number read as another one.
+// Invalid JSON must be refused, and each number must keep its value.
 TEST(ParallelGroup, IsReadStrictly) {
   for (const char* text : {
            R"({"a": {"global_ranks": [01]}})",

@@ -12,7 +12,7 @@ constexpr size_t kMaxBufferedOthers = 1 << 12;
 
 using Kind = MarkRange::Kind;
 
-// Operations of one group and kind with one peer, whatever their size.
+// A link is a group, a kind and a peer; operations of any size belong to it.
 uint64_t LinkOf(const TimedOp& op) { return KeyOf(op) & ~(uint64_t{0xff} << 32); }
 
 }  // namespace
@@ -22,7 +22,7 @@ void RankRanges::Replace(MarkRange& old, const MarkRange& range) {
   old = range;
 }
 
-// The oldest eighth of them: those that will hardly be ended any more.
+// Forgets the oldest eighth, whose ends are unlikely to come.
 void RankRanges::ForgetOld(std::optional<uint64_t> step) {
   std::vector<uint64_t> orders;
   orders.reserve(open_.size());
@@ -52,7 +52,7 @@ void RankRanges::Clear() {
 
 void RankRanges::CompleteOther(const MarkRange& range) {
   switch (range.kind) {
-    case Kind::kOp:  // there are too many
+    case Kind::kOp:  // ops_ is full
       return losses_.Add(range.start_ns(), range.end_ns(), 1);
     case Kind::kForward:
     case Kind::kDataLoader:
@@ -93,21 +93,21 @@ void RankRanges::TakeCompleteOps(const Period& period) {
   ops_.resize(kept);
 }
 
-// True: it is open no more.
+// Returns true if the range is not open any more.
 bool RankRanges::TakeOpen(MarkRange& range, const Period& period, const Facts& facts) {
   const bool is_op = range.kind == Kind::kOp;
   const bool host_only = !facts.device || (is_op ? !groups_.is_on_device(range.group) : !range.device_started);
-  // The host runs ahead of the step that is folded. What has no device records is taken by its time, which may lie in
-  // the period of the step before: the records of the next step have come by now.
+  // The host runs ahead of the step that is summarised. A range without device records is taken by its host time, which
+  // may lie in the period of the previous step. By now the records of the next step have come.
   const bool taken_by_time =
       host_only && range.host_ended && range.host_end_ns <= period.end_ns && range.step_serial == period.serial + 1;
   if (range.step_serial > period.serial && !taken_by_time) return false;
   if (!is_op || host_only) {
     if (is_op && !range.host_ended) return TakeHostOp(range, period, facts);
-    if (range.host_ended) CompleteLate(range, period);  // if it waited for device records, in vain: it has none
+    if (range.host_ended) CompleteLate(range, period);  // it has waited for device records that do not exist
     return range.host_ended;
   }
-  // On the device: what was issued in this step has ended by the end of the next.
+  // On the device, operations that were issued in this step have ended by the end of the next step.
   if (range.is_whole_on_device()) {
     CompleteLate(range, period);
   } else {
@@ -116,7 +116,7 @@ bool RankRanges::TakeOpen(MarkRange& range, const Period& period, const Facts& f
   return true;
 }
 
-// One that has not ended, and has no device records. True: its end was lost.
+// Takes an open operation that has no device records. Returns true if its end was lost.
 bool RankRanges::TakeHostOp(MarkRange& range, const Period& period, const Facts& facts) {
   if (range.host_start_ns >= period.end_ns) return false;
   TimedOp op = BegunOpOf(range);
@@ -131,8 +131,8 @@ bool RankRanges::TakeHostOp(MarkRange& range, const Period& period, const Facts&
   return false;
 }
 
-// Operations of one link end in the order of their starts. So one that is open although a later one has ended has lost
-// its end.
+// Operations of one link end in the order of their starts. So an open operation has lost its end if a later one has
+// ended.
 bool RankRanges::IsOvertaken(const TimedOp& op) {
   if (!std::exchange(last_starts_known_, true)) {
     for (const TimedOp& taken : work_) {
@@ -144,7 +144,7 @@ bool RankRanges::IsOvertaken(const TimedOp& op) {
   return last != last_starts_.end() && last->second > op.start_ns;
 }
 
-// As Complete(), while a step is being folded.
+// Does what Complete() does, while a step is being summarised.
 void RankRanges::CompleteLate(const MarkRange& range, const Period& period) {
   const size_t before = ops_.size();
   Complete(range);
@@ -159,10 +159,10 @@ void RankRanges::CompleteLate(const MarkRange& range, const Period& period) {
   if (op.end_ns > period.begin_ns) work_.push_back(op);
 }
 
-// An operation without device stamps ran after the one that was issued before it.
+// An operation without device stamps ran after the operation that was issued before it.
 void RankRanges::NoteLostOps() {
   if (lost_ops_.empty()) return;
-  std::vector<std::pair<uint64_t, uint64_t>> issued;  // host start, end
+  std::vector<std::pair<uint64_t, uint64_t>> issued;  // (host start, end)
   issued.reserve(work_.size());
   for (const TimedOp& op : work_) issued.emplace_back(op.host_start_ns, op.end_ns);
   std::sort(issued.begin(), issued.end());

@@ -1,5 +1,5 @@
-// The ranges of one rank that are in no folded step yet: those that wait for records, and the complete ones. Whoever
-// folds a step takes what belongs to its period (mark_fold.h, step_cutter.h).
+// Holds the ranges of one rank that are in no step summary yet: open ranges, ranges that wait for records, and complete
+// ranges. MarkFold takes those that belong to the period of a step (mark_fold.h, step_cutter.h).
 #pragma once
 
 #include <cstddef>
@@ -16,7 +16,7 @@
 
 namespace taskd {
 
-// Not thread-safe. What has to be left out or cannot be right is a loss.
+// A range that is dropped or contradictory is recorded as a loss. Not thread-safe.
 class RankRanges {
  public:
   using Map = absl::flat_hash_map<uint64_t, MarkRange>;
@@ -24,19 +24,19 @@ class RankRanges {
   struct Period {
     uint64_t begin_ns;
     uint64_t end_ns;
-    uint64_t serial;  // of the step that it is folded into
+    uint64_t serial;  // serial of the step to summarise
   };
-  // What is known of all ranges.
+  // These facts hold for all ranges.
   struct Facts {
-    bool device;      // device records come
+    bool device;      // there are device records
     uint64_t losses;  // calls of MarkFold::Lost()
   };
 
-  // Both outlive this.
+  // `groups` and `losses` must outlive this object.
   RankRanges(const FoldGroups* groups, LossLog* losses) : groups_(*groups), losses_(*losses) {}
 
-  // Open ones, by the id of their records. One that begins again replaces its predecessor. `step`: the open step's,
-  // which is not forgotten when there are too many.
+  // Adds an open range under the id of its records. It replaces an open range of the same id. If there are too many,
+  // old ones are forgotten, but not the range with id `step`, which is that of the open step.
   void Begin(uint64_t id, const MarkRange& range, std::optional<uint64_t> step) {
     if (open_.size() >= kMaxOpen) ForgetOld(step);
     auto [at, added] = open_.try_emplace(id, range);
@@ -45,7 +45,7 @@ class RankRanges {
   Map& open() { return open_; }
   void EraseEnded();
 
-  // An operation, or another range that counts; any other is left out.
+  // Stores a complete operation or another range that counts; ignores others.
   void Complete(const MarkRange& range) {
     if (range.kind != MarkRange::Kind::kOp || ops_.size() >= kMaxBufferedOps) return CompleteOther(range);
     ops_.emplace_back() = OpOf(range);
@@ -53,11 +53,12 @@ class RankRanges {
   void ClearComplete();
   void Clear();
 
-  // The operations that end in the period, and what covers a part of it but ends later. Valid until the next call.
+  // Takes the operations that end in the period, and copies those that cover a part of it but end later. The result is
+  // valid until the next call.
   const std::vector<TimedOp>& TakeOps(const Period& period, const Facts& facts);
-  // Some of the last period's had no device records, when others had.
+  // Returns true if some operations of the last period lacked device records while others had them.
   bool has_lost_ops() const { return !lost_ops_.empty(); }
-  // The sums of all others that end in the period, which `cutter` has cut.
+  // Takes all other ranges that end in the period and adds them to `fold`. `cutter` must have cut this period.
   void TakeOthers(const Period& period, const StepCutter& cutter, StepFold& fold);
 
  private:
@@ -67,7 +68,7 @@ class RankRanges {
     uint64_t end_ns;
   };
 
-  // A device runs behind its host by up to a step or two of operations.
+  // A device runs behind its host by up to one or two steps of operations.
   static constexpr size_t kMaxOpen = 1 << 16;
   static constexpr size_t kMaxBufferedOps = 1 << 17;
 
@@ -87,10 +88,10 @@ class RankRanges {
   std::vector<TimedOp> ops_;  // complete
   std::vector<HostRange> others_;
 
-  // Of one period; members so that their memory is kept.
+  // These are used within one period; as members they keep their memory.
   std::vector<TimedOp> work_;
   std::vector<uint64_t> lost_ops_;                       // host starts
-  absl::flat_hash_map<uint64_t, uint64_t> last_starts_;  // of the period's operations, by link
+  absl::flat_hash_map<uint64_t, uint64_t> last_starts_;  // last start of the period's operations, by link
   bool last_starts_known_ = false;
 };
 

@@ -11,7 +11,7 @@ uint64_t Quantile(std::vector<uint64_t>& values, size_t percent) {
   return *at;
 }
 
-// Whether nothing was lost in this time.
+// Returns true if no record was lost in this time.
 bool IsWhole(const std::vector<LostSpan>& losses, uint64_t begin_ns, uint64_t end_ns) {
   if (losses.empty()) return true;
   auto after = std::upper_bound(losses.begin(), losses.end(), end_ns,
@@ -35,7 +35,7 @@ void Join(const OpFold& from, OpFold& into) {
 
 }  // namespace
 
-// Everything but the size fits: groups take 10 bits, kinds 4, sizes 6, peers 32.
+// The fields fit: groups take 10 bits, kinds 4, sizes 6, peers 32.
 uint64_t KeyOf(const TimedOp& op) {
   return uint64_t{op.group} << 48 | static_cast<uint64_t>(op.op) << 40 | uint64_t{op.size_log2} << 32 |
          static_cast<uint32_t>(op.peer);
@@ -87,7 +87,8 @@ OpFold* StepCutter::Add(const TimedOp& op) {
   return &fold;
 }
 
-// At most kMaxOps: what takes the least time joins one of the same group and kind, or goes.
+// Keeps at most kMaxOps entries. The entries with the least time join another one of the same group and kind, or are
+// dropped.
 void StepCutter::KeepLargest(StepFold& fold) {
   if (folds_.size() <= StepFold::kMaxOps) {
     fold.ops.assign(folds_.begin(), folds_.end());
@@ -103,7 +104,8 @@ void StepCutter::KeepLargest(StepFold& fold) {
   for (uint32_t k : kept) fold.ops.push_back(folds_[k]);
 }
 
-// Into one of `kept` of the same group and kind, best of the same peer; without one it is left out.
+// Joins `small` into one of `kept` of the same group and kind, preferably of the same peer. Without such an entry it is
+// dropped.
 void StepCutter::JoinAny(const OpFold& small, const std::vector<uint32_t>& kept) {
   OpFold* into = nullptr;
   for (uint32_t k : kept) {
@@ -114,17 +116,17 @@ void StepCutter::JoinAny(const OpFold& small, const std::vector<uint32_t>& kept)
   if (into != nullptr) Join(small, *into);
 }
 
-// From the period's begin to its end, operation by operation in the order of their starts.
+// The state of a pass from the period's begin to its end, over operations in the order of their starts.
 struct StepCutter::Sweep {
-  // As StepFold: the time to the first operation, from there to the first blocking one, and what follows.
+  // The parts of StepFold: before the first operation, from there to the first blocking one, and the rest.
   enum class Part : uint8_t { kHead, kLead, kRest };
 
   const std::vector<LostSpan>& losses;
   const uint64_t begin_ns;
   const uint64_t end_ns;
   StepFold& fold;
-  uint64_t all_end_ns;       // latest end so far of any operation
-  uint64_t blocking_end_ns;  // and of a blocking one
+  uint64_t all_end_ns;       // latest end so far of an operation
+  uint64_t blocking_end_ns;  // latest end so far of a blocking operation
   Part part = Part::kHead;
 };
 
@@ -176,8 +178,8 @@ void StepCutter::TakeOp(const TimedOp& op, Sweep& sweep) {
   }
 }
 
-// Of an operation that starts in the period: the own time before it. Of the first one that is head, and of the first
-// blocking one lead; of all others it is theirs.
+// Assigns the self time before an operation that starts in the period. Before the first operation it is head, before
+// the first blocking one lead; before any other it belongs to that operation's entry.
 void StepCutter::NoteGaps(const TimedOp& op, OpFold* folded, Sweep& sweep) {
   bool counts = folded != nullptr;
   if (sweep.part == Sweep::Part::kHead) {

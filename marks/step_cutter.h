@@ -1,5 +1,5 @@
-// The arithmetic of a step (marks/step_fold.h): one pass over the operations of its period gives what they cover,
-// whose gaps the rest is, and the sums of each kind. For MarkFold, which finds the operations.
+// Does the arithmetic of a step (marks/step_fold.h). One pass over the operations of the step's period gives the time
+// that they cover, the gaps between them, and the sums of each kind. MarkFold finds the operations.
 //
 // Not thread-safe; keeps its memory from step to step.
 #pragma once
@@ -14,37 +14,37 @@
 
 namespace taskd {
 
-// A complete operation, or one that goes on after the step.
+// A complete operation, or one that continues after the step.
 struct TimedOp {
   uint64_t start_ns;
   uint64_t end_ns;
   uint64_t issue_ns;  // device start minus host start
   uint64_t host_start_ns;
   uint64_t bytes;
-  uint64_t step_serial;  // of the step in which it was issued
+  uint64_t step_serial;  // serial of the step in which it was issued
   uint32_t group;
   int32_t peer;
   uint32_t number;
   CommOp op;
   uint8_t size_log2;
   bool device;
-  bool open;      // goes on after the step: covers time, is no operation of this step
+  bool open;      // continues after the step: it covers time but is not an operation of this step
   bool blocking;  // IsBlocking
 };
 
-// Operations of one group, kind, size and peer have one key. Groups are below 65,536.
+// Returns a key for the operation's group, kind, size and peer. Groups are below 65,536.
 uint64_t KeyOf(const TimedOp& op);
 
-// A time in which records were lost: first and last stamp.
+// The first and last stamp of a time in which records were lost.
 using LostSpan = std::pair<uint64_t, uint64_t>;
 
 class StepCutter {
  public:
-  // Fills in what follows from the operations. All of `ops` reach into the period, in any order; `losses` are disjoint
-  // and in order.
+  // Fills in the fields that follow from the operations. All of `ops` overlap the period, in any order; `losses` are
+  // disjoint and in order.
   void Cut(const std::vector<TimedOp>& ops, const std::vector<LostSpan>& losses, uint64_t begin_ns, uint64_t end_ns,
            StepFold& fold);
-  // Of the last period: how much of this time no operation covers.
+  // Returns the part of this time that operations of the last period did not cover.
   uint64_t UncoveredWithin(uint64_t begin_ns, uint64_t end_ns) const;
 
  private:
@@ -61,11 +61,11 @@ class StepCutter {
   void KeepLargest(StepFold& fold);
   void JoinAny(const OpFold& small, const std::vector<uint32_t>& kept);
 
-  std::vector<std::tuple<uint64_t, uint64_t, uint32_t>> order_;  // start, end, index of an operation
+  std::vector<std::tuple<uint64_t, uint64_t, uint32_t>> order_;  // (start, end, index of an operation)
   std::vector<OpFold> folds_;
   absl::flat_hash_map<uint64_t, uint32_t> fold_index_;
   std::vector<uint64_t> issues_;
-  // The uncovered intervals in the order of time, and how much time all before each have.
+  // The begins of the uncovered intervals in order of time, and the length of all intervals before each.
   std::vector<uint64_t> uncovered_begins_;
   std::vector<uint64_t> uncovered_sums_;
   uint64_t uncovered_ns_ = 0;

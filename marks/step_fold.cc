@@ -11,7 +11,7 @@ namespace {
 
 enum class Word { kOther, kData, kBlocking };
 
-// `word`: lower case, without the digits at its end.
+// `word` is in lower case and has no digits at its end.
 Word Classify(std::string_view word) {
   if (word == "dp" || word == "edp" || word.starts_with("data")) return Word::kData;
   for (std::string_view whole : {"tp", "cp", "ep", "exp", "pp"}) {
@@ -36,8 +36,8 @@ StepPhasesNs PhasesOf(const StepFold& fold) {
 
 bool IsBlocking(CommOp op, const GroupInfo& group) {
   if (IsPointToPoint(op)) return true;
-  // Compound labels: "tp-cp" and Megatron's TENSOR_AND_CONTEXT_PARALLEL_GROUP wait as both parts do, while whatever is
-  // data parallel too ("tp_dp", "EXPERT_DATA_PARALLEL_GROUP") may overlap.
+  // A compound label waits if one of its parts does: "tp-cp", or Megatron's TENSOR_AND_CONTEXT_PARALLEL_GROUP. It may
+  // overlap if it contains data parallelism: "tp_dp", "EXPERT_DATA_PARALLEL_GROUP".
   bool blocking = false;
   std::string word;
   auto end_word = [&] {

@@ -1,4 +1,4 @@
-// Which mark names a training step: "step N".
+// Recognises the mark of a training step: "step N".
 #pragma once
 
 #include <cstdint>
@@ -7,13 +7,13 @@
 
 namespace taskd {
 
-// N of "step N": the word, one space, decimal digits up to 2^63 - 1, nothing else; what torch_npu and the requirement's
-// examples write (TaskD contract §4.4). No sign, no further space, nothing behind the digits. Any other name is no
-// step's. The recorder's IsStepNumber (worker_sdk/src/name_words.h) has the same rule, without the bound.
+// Returns N of "step N": the word, one space, and decimal digits up to 2^63 - 1, as torch_npu and the requirement's
+// examples write it (TaskD contract §4.4). A sign, a further space or anything after the digits makes it another name.
+// The recorder's IsStepNumber (worker_sdk/src/name_words.h) has the same rule without the bound.
 std::optional<int64_t> StepNumber(std::string_view name);
 
-// An instant by which a rank says that its step loop is over, as far as it knows: taskd.torch makes it at the end of the
-// data that is trained on. A step, forward or batch that begins afterwards takes it back.
+// With this instant a rank reports that its step loop has ended, as far as it knows. taskd.torch marks it at the end of
+// the training data. A step, forward or batch that begins afterwards revokes it.
 inline constexpr std::string_view kStepsAreOver = "steps are over";
 
 }  // namespace taskd
