@@ -140,7 +140,7 @@ class Scanner {
   const char* end_;
 };
 
-// Returns the text unchanged if it is not valid JSON text.
+// Undoes the escapes of a JSON string. Returns the text unchanged if one of them is invalid.
 std::string Unescape(std::string_view text) {
   std::string out;
   return AppendJsonUnescaped(text, out) ? out : std::string(text);
