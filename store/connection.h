@@ -29,7 +29,7 @@ inline constexpr size_t kMaxTierUnread = 16 * 1024 * 1024;  // for a tier
 // The time that the calls of one connection may take before other connections have their turn. The last call may exceed
 // it.
 inline constexpr int64_t kPumpSliceNs = 2'000'000;
-// The buffer that a connection keeps when its replies have been read.
+// The largest buffer that a connection keeps when its replies have been read.
 inline constexpr size_t kMaxIdleBytes = 64 * 1024;
 
 // An address without its port.
