@@ -303,7 +303,7 @@ bool IsFromEnvironment(const std::string& job) {
   return variable != nullptr && (job == variable || job == absl::StrCat("default/", variable));
 }
 
-// What is said where a job that was named does not run: "; default/a runs, and taskd jobs lists all".
+// Ends the message about a named job that does not run: "; default/a runs, and taskd jobs lists all".
 std::string OtherJobs(const std::vector<JobFile>& jobs) {
   constexpr size_t kNamed = 3;
   if (jobs.empty()) return "; taskd jobs lists all";

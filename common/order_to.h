@@ -20,7 +20,7 @@ struct OrderTo {
   friend bool operator==(const OrderTo&, const OrderTo&) = default;
 };
 
-// What orders call the receiver: "command", "nvrx", "clusterd", "nvsentinel".
+// Returns the receiver's name in orders: "command", "nvrx", "clusterd", "nvsentinel".
 const char* Name(OrderTo::Kind kind);
 
 // A list with commas; "": none. Each kind may stand there once. INVALID_ARGUMENT, in one line: the receiver and the rule.

@@ -36,7 +36,7 @@
 namespace taskd::diagnosis {
 namespace {
 
-constexpr int kLastSteps = 2;    // of a job, that some ranks do not end
+constexpr int kLastSteps = 2;    // at a job's end, which ranks that end first may miss
 constexpr int kSilentNote = 10;  // steps until it is worth a note
 constexpr int kClockEvery = 4;   // steps between looks at the clocks
 constexpr int kSolveEvery = 16;
@@ -247,7 +247,7 @@ class Engine::Impl {
     if (!fineness_.own_time) return false;
     const bool is_coarse = fineness_.own_time->ratio > parameters.coarse;
     const bool has_young = young_ && !book_.any_open();
-    // What has begun may go on, unless this is the end.
+    // A young rise keeps the state from `ok` only at the end: while the job runs, it becomes a verdict if it lasts.
     if (!is_coarse && !(has_young && is_over_)) return true;
     std::string text =
         fineness_.own_time->ratio < 1
@@ -325,7 +325,7 @@ class Engine::Impl {
   int64_t FirstStep() const { return judged_steps_ > 0 ? lives_.StepAt(lives_.first()) : -1; }
   int64_t StepAt(int64_t place) const { return lives_.StepAt(std::max(place, lives_.first())); }
 
-  // What takes a look at all ranks, and changes little from step to step.
+  // Updates the results that need a pass over all ranks and change little from step to step.
   void LookAtRanks() {
     fineness_ = FindFineness(MakeInput(lives_.PlaceOf(last_step_), false));
     FindNearest();
@@ -395,8 +395,8 @@ class Engine::Impl {
     return LowerMedian(without_checkpoint) > parameters.pause_factor * LowerMedian(periods);
   }
 
-  // Somebody stopped once, and the others waited: in the means of the steps around it that one would be most of it. What
-  // stops again and again is judged.
+  // One rank stopped once while the others waited. That single step would dominate the means of the steps around it. A
+  // rank that stops repeatedly is judged.
   bool IsStop(double period_ns) {
     const bool is_long = judged_steps_ >= static_cast<int>(parameters.enough_before) &&
                          period_ns > parameters.stop_factor * periods_.recent_ns();
@@ -456,7 +456,8 @@ class Engine::Impl {
   // True: everybody does more (or less) than before, which is a plan, not a fault. After some such steps in a row that
   // is what is normal.
   bool FollowPlannedChange(int64_t step, int64_t place) {
-    // What may not be marked any more is in the step's self time; once that is known levels are learned anew.
+    // Self time contains communication or loading that is no longer marked. Once the marks have ended, the levels are
+    // learned anew.
     for (const SwitchKind kind : {SwitchKind::kCommunication, SwitchKind::kDataLoader}) {
       if (marked_.MayHaveEnded(kind)) return false;
     }

@@ -19,7 +19,7 @@ std::optional<v1::EndedJob> AskEndedJob(const absl::Status& found_none, const st
 // The same of `job`, whose manager has answered since `unix_s` and does not any more. Nullopt: it has not ended since then.
 std::optional<v1::EndedJob> AskEndedSince(int64_t unix_s, const std::string& job, std::ostream& out);
 
-// Where its marks are. Empty: there are none, or not any more.
+// Returns the folder of the job's marks. Empty: the job left no marks, or they were removed.
 std::string MarksThatAreThere(const v1::EndedJob& job);
 
 // `folder`, of a job's marks. INVALID_ARGUMENT: it is empty or is not there any more.
